@@ -93,24 +93,12 @@ def scanned(groups: "plane.Groups", most: int | None = None) -> Steps:
             yield ON_LOOP
 
 
-def parked(queue: "Queue", groups: "plane.Groups") -> Steps:
-    """After a start, find the groups that were parked before it, however far behind their messages are."""
-    if queue.parks_of is groups:
-        return
+def parked(queue: "Queue") -> Steps:
+    """After a start, find the groups that were parked before it, in pieces."""
     pace = Pace()
-    for segment in queue.segments():
-        for seq in parked_in(queue, segment):
-            groups.put_back(seq)
+    for _ in queue.find_parked():
         if pace.is_over():
             yield ON_LOOP
-    queue.parks_of = groups
-
-
-def parked_in(queue: "Queue", segment: dict[str, Any]) -> list[int]:
-    """The messages of a segment that are parked."""
-    from brokerd import plane
-
-    return plane.parked_in_segment(queue, segment["number"], segment["level"])
 
 
 # --- showing it
@@ -227,7 +215,7 @@ class Listing:
 
     def steps(self) -> Steps:
         """As ``jobs.Job``."""
-        yield from parked(self._queue, self._groups)
+        yield from parked(self._queue)
         yield from scanned(self._groups, SHOWN_SCAN_MOST)
         best = yield from self._best()
         pace, items = Pace(), list[GroupRow]()
@@ -304,7 +292,7 @@ class Acting:
 
     def steps(self) -> Steps:
         """As ``jobs.Job``."""
-        yield from parked(self._queue, self._groups)
+        yield from parked(self._queue)
         yield from scanned(self._groups, SHOWN_SCAN_MOST if self._verb == "show" else None)
         if self._queue.groups is not self._groups:
             raise OperationError(f"{self._queue} was deleted, or has other rules for groups, meanwhile", 409)
@@ -416,7 +404,7 @@ class Browsing:
         from brokerd.operations.messages import shown
 
         request, pace, items = self._request, Pace(), list[dict[str, Any]]()
-        yield from parked(self._queue, self._groups)
+        yield from parked(self._queue)
         yield from scanned(self._groups, SHOWN_SCAN_MOST)
         at = request.after
         while len(items) < request.count and self._queue.groups is self._groups:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from brokerd.operations import OperationError
 from brokerd.operations.changing import OPERATOR, Lasting, sync_everything
-from brokerd.operations.group import parked
 from brokerd.operations.jobs import IN_THREAD, ON_LOOP, Pace, Steps, Wait
 from brokerd.operations.messages import check_gives, chosen, look_for, queue_of
 from brokerd.operations.transfer import Change, Taken
@@ -115,9 +114,10 @@ class _Redrive:
 
     def _put_back(self, target: "Queue", letters: list[Letter]) -> Steps:
         """All that go into one queue with message groups.  Raises OSError: nothing has happened."""
-        if target.groups is not None:
-            yield from parked(target, target.groups)
         held, gone, pace = list[Letter](), list[int](), Pace()
+        for _ in target.find_parked():
+            if pace.is_over():
+                yield ON_LOOP
         for letter in letters:
             if not self._queue.deleted and self._queue.set_aside(letter.seq):
                 held.append(letter)

@@ -312,13 +312,21 @@ class Queue(plane.Queue):
         groups = self.groups
         if groups is None or not seqs:
             return
-        if self.parks_of is not groups:
-            for segment in self.segments():
-                for seq in plane.parked_in_segment(self, segment["number"], segment["level"]):
-                    groups.put_back(seq)
-            self.parks_of = groups
+        for _ in self.find_parked():
+            pass
         for seq in seqs:
             groups.put_back(seq)
+
+    def find_parked(self) -> Iterator[None]:
+        """After a start, find the groups that were parked before it, however far behind their messages are."""
+        groups = self.groups
+        if groups is None or self.parks_of is groups:
+            return
+        for segment in self.segments():
+            for seq in plane.parked_in_segment(self, segment["number"], segment["level"]):
+                groups.put_back(seq)
+            yield
+        self.parks_of = groups
 
     def add_redriven(self, seqs: list[int]) -> list[int]:
         """These messages stand before later ones of their groups, too; all that do, for ``write_redriven``."""
