@@ -1,10 +1,11 @@
 """What links cost: CPU seconds for a million messages, memory while idle, and what another client feels.
 
-    python benchmarks/links.py [--messages 300000] [--rounds 3] [--idle 100,1000]
+    python benchmarks/links.py [--messages 300000] [--rounds 3] [--idle 100,1000] [--ids 262144,16384]
 
 A queue is filled; then a shovel carries it to a second queue of the same broker, 16 octets a message, durable queues,
-persistent messages, prefetch 1000, for each ack-mode, and on-confirm with dedup.  Modes take turns; printed are the
-medians and, in brackets, the best.  CPU is that of the broker and of its process of links together.
+persistent messages, prefetch 1000, for each ack-mode, and on-confirm with dedup: a row for each number of --ids, which
+the destination remembers.  Modes take turns; printed are the medians and, in brackets, the best.  CPU is that of the
+broker and of its process of links together.
 
 Then idle shovels are made, both ends at this broker: printed is the memory of the process of links above that with one
 link, and the CPU of all for a second of idleness.  Last, a client publishes and consumes 1,000 messages a second, in
@@ -25,8 +26,8 @@ from brokerd.cli.perfclient import Address, Client, publish_frames
 from brokerd.cli.perfproc import listeners, usage
 
 DEDUP = "dedup"  # on-confirm, and the destination drops what comes twice
-MODES = ("on-confirm", DEDUP, "on-publish", "no-ack")
-DROPS = {"x-message-deduplication": True, "x-deduplication-header": "x-shovel-id", "x-cache-size": 262144}
+MODES = ("on-confirm", "on-publish", "no-ack")
+DROPS = {"x-message-deduplication": True, "x-deduplication-header": "x-shovel-id"}
 SIZE, CHUNK = 16, 1000
 LOOK_SECONDS = 0.01
 IDLE_SECONDS = 5
@@ -64,19 +65,20 @@ def await_count(client: Client, queue: str, count: int) -> None:
 
 
 def one(address: Address, directory: str, pids: list[int], mode: str, count: int) -> tuple[float, float]:
-    """Messages a second, and CPU seconds for a million."""
+    """Messages a second, and CPU seconds for a million.  ``mode``: also "dedup" and how many ids are remembered."""
     client = Client(address)
+    mode, _, ids = mode.partition(" ")
+    drops = {**DROPS, "x-cache-size": int(ids)} if mode == DEDUP else None
     for name in ("from", "to"):
         client.delete_queue(name)
-        drops = (name, mode) == ("to", DEDUP)
-        client.declare_queue(name, durable=True, arguments=DROPS if drops else None)
+        client.declare_queue(name, durable=True, arguments=drops if name == "to" else None)
     frames, _ = publish_frames("", "from", SIZE, True, client.frame_max)
     for _ in range(count // CHUNK):
         client._send(frames * CHUNK)
     await_count(client, "from", count)
     # The first link starts the process: that is not what is measured.
     value = {"src-uri": "amqp://", "dest-uri": "amqp://", "dest-queue": "to", "src-prefetch-count": 1000}
-    value |= {"dedup": True} if mode == DEDUP else {"ack-mode": mode}
+    value |= {"dedup": True, "dest-queue-args": drops} if mode == DEDUP else {"ack-mode": mode}
     ask(directory, "parameter set", component="shovel", name="idle",
         value={**value, "src-queue": "idle", "dest-queue": "nowhere"})
     time.sleep(1.5)
@@ -150,13 +152,15 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=300_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--idle", default="100,1000", help="so many links are made that carry nothing")
+    parser.add_argument("--ids", default="262144", help="so many ids the destination of a shovel with dedup remembers")
     options = parser.parse_args()
+    modes = (*MODES, *(f"{DEDUP} {ids}" for ids in options.ids.split(",") if ids))
     with Broker(f"{BROKERD} --http-port 0") as broker:
-        found: dict[str, list[tuple[float, float]]] = {mode: [] for mode in MODES}
+        found: dict[str, list[tuple[float, float]]] = {mode: [] for mode in modes}
         directory = str(broker.directory / "data")
         address, pids = broker.target.address(), listeners(broker.target.port)
         for _ in range(options.rounds):
-            for mode in MODES:
+            for mode in modes:
                 found[mode].append(one(address, directory, pids, mode, options.messages))
         show(found)
         idle(directory, pids, [int(count) for count in options.idle.split(",") if count])
@@ -165,10 +169,10 @@ def main() -> None:
 
 def show(found: dict[str, list[tuple[float, float]]]) -> None:
     """Print rates and costs."""
-    print(f"{'mode':12} {'messages/s':>22} {'CPU s a million':>18}")
+    print(f"{'mode':14} {'messages/s':>22} {'CPU s a million':>18}")
     for mode, values in found.items():
         rates, costs = zip(*values, strict=True)
-        print(f"{mode:12} {statistics.median(rates):12,.0f} [{max(rates):,.0f}] "
+        print(f"{mode:14} {statistics.median(rates):12,.0f} [{max(rates):,.0f}] "
               f"{statistics.median(costs):10.2f} [{min(costs):.2f}]")
 
 
