@@ -82,7 +82,7 @@ function End({ of, side }: { of: Definition; side: "src" | "dest" }) {
     <>
       {text("queue") != null ? <>queue <code>{text("queue")}</code></>
         : exchange != null ? <>exchange <code>{exchange || "(default)"}</code>{key && <> with <code>{key}</code></>}</>
-          : "where each message says"}
+          : /^https?:/i.test(String(uri)) ? "web server" : "where each message says"}
       <br /><small>{Array.isArray(uri) ? uri.join(", ") : String(uri)}</small>
     </>
   );
