@@ -22,10 +22,11 @@ export function Changes() {
       <div class="title"><h1>Changes</h1></div>
       <section class="card">
         <p class="quiet">Who changed what through brokerctl, these pages or HTTP. The last change stands first.</p>
-        <form class="row" onSubmit={(event) => { event.preventDefault(); setFilter({ user, operation, failed }); }}>
-          <label>User <input value={user} onInput={(event) => setUser(event.currentTarget.value)} /></label>
-          <label>Operation <input value={operation} placeholder="queue delete"
-            onInput={(event) => setOperation(event.currentTarget.value)} /></label>
+        <form class="tools" onSubmit={(event) => { event.preventDefault(); setFilter({ user, operation, failed }); }}>
+          <input class="short" aria-label="User" placeholder="User" value={user}
+            onInput={(event) => setUser(event.currentTarget.value)} />
+          <input class="search" type="search" aria-label="Operation" placeholder="Operation, such as queue delete ( / )" value={operation}
+            onInput={(event) => setOperation(event.currentTarget.value)} />
           <label class="inline"><input type="checkbox" checked={failed}
             onChange={(event) => setFailed(event.currentTarget.checked)} /> refused only</label>
           <button type="submit">Show</button>
@@ -39,8 +40,8 @@ export function Changes() {
                 <th scope="col">What</th><th scope="col">Outcome</th></tr></thead>
               <tbody>{data.items.map((row) => (
                 <tr key={`${row.at} ${row.operation}`}>
-                  <td>{moment(row.at)}</td><td>{row.user || "the broker\u2019s owner"}</td>
-                  <td class="wide">{row.face}{row.address && ` ${row.address}`}</td>
+                  <td class="when">{moment(row.at)}</td><td class="when">{row.user || "the broker\u2019s owner"}</td>
+                  <td class="wide when">{row.face}{row.address && ` ${row.address}`}</td>
                   <td><b>{row.operation}</b> <code>{JSON.stringify(row.request)}</code></td>
                   <td>{row.done ? "done" : <Tag>{row.text}</Tag>}{" "}{mayUndo && row.undo > 0 && (
                     <DangerButton label="Undo" title={`Undo ${row.operation}, change ${count(row.undo)}?`}
