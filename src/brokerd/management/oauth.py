@@ -161,7 +161,7 @@ async def _provider(oauth: dict[str, Any]) -> Provider:
     addresses = [found.get(name) for name in ("authorization_endpoint", "token_endpoint")]
     if found.get("issuer") != oauth["issuer"] or not all(isinstance(each, str) for each in addresses):
         raise Failed(NO_PROVIDER, f"{oauth['issuer']} does not describe itself as an OpenID provider")
-    provider = Provider(*addresses)
+    provider = Provider(*map(str, addresses))
     for each in provider:
         _check_safe(each)
     _known.clear()
