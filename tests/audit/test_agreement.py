@@ -293,8 +293,27 @@ def waits_at_its_limit(tmp_path, **options):
     return story
 
 
-def test_a_return_with_which_a_message_was_set_aside_needs_no_other_entry(tmp_path):
+def test_without_a_limit_no_entry_that_sets_aside_stands_for_a_return(tmp_path):
     story = waits_at_its_limit(tmp_path)
+    story.tell(story.row(60), layout.SET_ASIDE | layout.WAS_OUT << 4)
+    part, which = entries_of(story, 60, layout.SET_ASIDE)
+    part.entries["count"][which] = 1
+    assert [seq for seq, _ in told(story)[0]] == [60]
+
+
+def test_a_first_hand_out_has_an_entry_only_behind_one_that_set_the_message_aside(tmp_path):
+    for aside, found in ((False, [60]), (True, [])):
+        story = story_of(tmp_path / str(aside))
+        forget_event(story, 60)
+        forget_entry(story, 60)
+        story.tell(story.row(60), layout.HANDED_OUT)
+        if aside:                           # It is written before the other one.
+            story.tell(story.row(60), layout.SET_ASIDE)
+        assert [seq for seq, _ in told(story)[0]] == found
+
+
+def test_a_return_with_which_a_message_was_set_aside_needs_no_other_entry(tmp_path):
+    story = waits_at_its_limit(tmp_path, settings={"delivery_limit": 1})
     assert [seq for seq, _ in told(story)[0]] == [60]
     story.tell(story.row(60), layout.SET_ASIDE | layout.WAS_OUT << 4)
     assert [seq for seq, _ in told(story)[0]] == [60]   # It has another count.

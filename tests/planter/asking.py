@@ -17,8 +17,10 @@ from tests.broker import ROOT, environment
 from tests.planter.planting import BROKEN_PROMISES, EFFECTS_OF_USE
 
 from brokerd.audit import AuditError
+from brokerd.audit.cut import find_queues
 from brokerd.audit.files import open_source
-from brokerd.audit.verdicts import audit
+from brokerd.audit.scan import scan
+from brokerd.audit.verdicts import audit, judge
 
 
 class Said(NamedTuple):
@@ -33,20 +35,6 @@ class Refused(Exception):
 
 class Endless(Exception):
     """The audit has not ended after a time in which it ends a hundred times."""
-
-
-def ask_within(path, seconds):
-    """As ask(), in the main thread of a program.  Raises Endless."""
-    def give_up(number, frame):
-        raise Endless(f"it has not ended after {seconds} s")
-
-    former = signal.signal(signal.SIGALRM, give_up)
-    left, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        return ask(path)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, left)      # pytest's limit goes on.
-        signal.signal(signal.SIGALRM, former)
 
 
 def ask_all(path):
@@ -65,6 +53,51 @@ def ask_all(path):
 def ask(path):
     """The same of a folder of one vhost: {(queue, audit): Said}."""
     return {key[1:]: said for key, said in ask_all(path).items()}
+
+
+class Known:
+    """What the segments of a folder come to, for questions about copies of it in which some files are others."""
+
+    def __init__(self, path):
+        self.summaries = {}
+        source = open_source(str(path))
+        for queue in find_queues(source, None):
+            self.summaries |= {triple.msgs: scan(source, triple) for triple in queue.triples}
+
+    def ask(self, path, changed):
+        """As ask(), of a copy: only segments with a file in ``changed`` are read."""
+        said = {}
+        try:
+            source = open_source(str(path))
+            for queue in find_queues(source, None):
+                summaries = [self._summary(source, triple, changed) for triple in queue.triples]
+                judged = judge(source, queue, summaries)
+                said |= {(queue.queue, row["audit"]): Said(row["verdict"], row["reason"], row["found"] or 0)
+                         for row in judged.audits}
+        except AuditError as error:
+            raise Refused(str(error)) from error
+        return said
+
+    def _summary(self, source, triple, changed):
+        known = self.summaries.get(triple.msgs)
+        same = known is not None and known.triple._replace(root=triple.root) == triple
+        if not same or not changed.isdisjoint((triple.msgs, triple.acks, triple.journal)):
+            return scan(source, triple)
+        return known._replace(triple=triple)
+
+
+def ask_within(path, seconds, ask=ask):
+    """As ask(), in the main thread of a program, within so many seconds of the processor.  Raises Endless."""
+    def give_up(number, frame):
+        raise Endless(f"it has not ended after {seconds} s")
+
+    former = signal.signal(signal.SIGPROF, give_up)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        return ask(path)
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, former)
 
 
 def ask_command(path, report, *options):

@@ -2,10 +2,10 @@
 
 from random import Random
 
-from tests.planter import kinds_files, kinds_groups, kinds_lines, kinds_messages, kinds_streams
+from tests.planter import kinds_files, kinds_groups, kinds_lines, kinds_messages, kinds_replays, kinds_streams
 from tests.planter.planting import BROKEN_PROMISES, EFFECTS_OF_USE, KINDS, View, places, plant_somewhere
 
-MODULES = (kinds_files, kinds_lines, kinds_messages, kinds_groups, kinds_streams)
+MODULES = (kinds_files, kinds_lines, kinds_messages, kinds_groups, kinds_replays, kinds_streams)
 
 __all__ = ["BROKEN_PROMISES", "EFFECTS_OF_USE", "KINDS", "plants_of"]
 

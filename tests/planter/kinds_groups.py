@@ -138,6 +138,18 @@ def token_goes_back(view, one):
     own.touch(aux=before.aux - 1, count=before.count, reason=before.reason)
 
 
+@message("damage", queues=("grouped",), suits=has(TOKEN), audit="damage")
+def token_for_another_consumer(view, one):
+    """Its delivery goes to another consumer than the one that was told the token."""
+    own = event_of(one, TOKEN)
+    own.touch(consumer=own.consumer + 1)
+
+
+@message("damage", queues=("grouped",), suits=has(TOKEN), audit="damage")
+def token_of_a_message_that_is_not_there(view, one):
+    event_of(one, TOKEN).touch(seq=one.seq + 100_000)
+
+
 @message("group_owner group_order", queues=("grouped",), suits=is_done, audit="token_kept")
 def former_owner_settles(view, one):
     """The next message of the group has gone to a new owner with a newer token; the former one settles all the same."""
@@ -220,6 +232,12 @@ def redriven_one_goes_out_before_it_is_back(view, one):
     one.part.move(one.events[0], view.time_after(one.events[-1].ts))
 
 
+@message("damage", queues=("orders", "tried"), suits=lambda one: not one.record.flags & AGAIN, audit="damage")
+def marked_as_redriven(view, one):
+    """It says that it was redriven, and not where it stood."""
+    one.record.touch(flags=one.record.flags | AGAIN)
+
+
 # --- keys
 
 
@@ -252,6 +270,16 @@ def duplicate_stored_after_another_one_was_found(view, one):
     if not later:
         raise NotHere("nothing was stored later in its window")
     later[-1].record.touch(dedup_hash=one.record.dedup_hash)
+
+
+@message("damage", queues=("keyed",), suits=has(DUPLICATE), audit="damage")
+def duplicate_of_a_message_without_a_key(view, one):
+    one.record.touch(dedup_hash=0)
+
+
+@message("damage", queues=("keyed",), suits=has(DUPLICATE), audit="damage")
+def duplicate_of_a_message_that_is_not_there(view, one):
+    event_of(one, DUPLICATE).touch(seq=one.seq + 100_000)
 
 
 # --- replays

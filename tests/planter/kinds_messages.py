@@ -485,6 +485,12 @@ def hand_out_lost_in_acks(view, one):
     one.drop_entries([next(entry for entry in one.entries if entry.type == HANDED_OUT)])
 
 
+@message(queues=("plain", "levels", "single"), audit="agreement")
+def first_hand_out_told_in_acks(view, one):
+    """The cursor tells of it, and an entry does as well."""
+    view.add_entry(one, HANDED_OUT, at=one.part.acks.entries.index(one.settle_entry()))
+
+
 # --- the order of deliveries
 
 

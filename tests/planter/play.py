@@ -271,6 +271,8 @@ class Play:
                 dies = self.dies_at(life, ts)
                 if dies is None or ts < dies:
                     self.say("expired in time", seq, "it lives longer")
+        if event.count != life.failed:
+            self.say("failures", seq, f"settled with {event.count}, failed {life.failed}")
         if kind in (ACKED, REJECTED, EXPIRED, PURGED) and reason:
             self.say("types", seq, f"reason {reason} of type {kind}")
         if kind in (DEAD, DROPPED) and not 1 <= reason <= 5:

@@ -12,6 +12,8 @@ from tests.planter.play import GONE, MS, OUT, READY, Play
 
 PARKED, RELEASED, TOKEN, RETRY, REPLAYED, REPLAY, DUPLICATE, GROUP_PARKED, GROUP_RELEASED, REDRIVEN = range(16, 26)
 STOPS, RELEASES = (PARKED, GROUP_PARKED), (RELEASED, GROUP_RELEASED)
+REASONS = {PARKED: (4,), RELEASED: (0,), REPLAY: (0,), DUPLICATE: (1, 2, 3, 4), GROUP_PARKED: (4, 5),
+           GROUP_RELEASED: (0,), REDRIVEN: (0,)}
 AGAIN = 16                      # flag of a record that was redriven
 SLACK = 2 * MS                  # times of tries are in ms
 
@@ -55,6 +57,8 @@ class GroupPlay(Play):
             super().event(part, event, ts)
             return
         group = self.group_of(life)
+        if event.reason not in REASONS.get(event.type, range(256)):
+            self.say("types", event.seq, f"reason {event.reason} of type {event.type}")
         if event.type == RETRY:
             self.tries[group] = ts + event.aux * MS
             self.due[event.seq] = group

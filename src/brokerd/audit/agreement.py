@@ -166,10 +166,14 @@ def _stray_returns(data: SegmentData, life: Lives, of: np.ndarray, entries: np.n
 
 def _stray_hand_outs(data: SegmentData, life: Lives, of: np.ndarray, entries: np.ndarray) -> np.ndarray:
     """Of which messages the acks have more hand-outs, with one count, than the journal has deliveries with acks.  The
-    first delivery may have an entry, too: if the cursor had passed the message before."""
-    stray, told = np.zeros(life.seq.size, bool), entries["kind"] & 0x0F == layout.HANDED_OUT
+    first delivery has an entry, too, if the message had been set aside or redriven: the cursor does not tell of it."""
+    stray, type_ = np.zeros(life.seq.size, bool), entries["kind"] & 0x0F
+    told = type_ == layout.HANDED_OUT
     if told.any():
-        which = np.flatnonzero((life.type == layout.DELIVERED) & (life.why & layout.WITHOUT_ACK == 0))
+        aside = _redriven(data, life) | bool(data.generation)   # A compaction leaves the last entry alone.
+        aside[of[np.isin(type_, layout.ASIDE_TYPES)]] = True
+        which = np.flatnonzero((life.type == layout.DELIVERED) & (life.why & layout.WITHOUT_ACK == 0)
+                               & ((life.why & layout.REDELIVERED > 0) | aside[life.of]))
         mine = of[told].astype(np.int64) << 16 | entries["count"][told]
         keys = np.unique(mine)
         stray[keys[_times(keys, mine) > _times(keys, _counts(data, life, which))] >> 16] = True
@@ -181,7 +185,15 @@ def _untold_returns(data: SegmentData, life: Lives, of: np.ndarray, entries: np.
     told = of.astype(np.int64) << 16 | entries["count"]
     following = np.minimum(which + 1, max(life.type.size - 1, 0))
     died = ~life.last[which] & np.isin(life.type[following], DYING) & (life.why[following] == layout.REASON_LIMIT)
-    return _untold(data, life, which, told[type_ == layout.RETURNED], told[np.isin(type_, layout.ASIDE_TYPES)], died)
+    aside = told[np.isin(type_, layout.ASIDE_TYPES)] if may_be_aside_instead(data) else told[:0]
+    return _untold(data, life, which, told[type_ == layout.RETURNED], aside, died)
+
+
+def may_be_aside_instead(data: SegmentData) -> bool:
+    """Whether a return may have an entry that sets its message aside in place of its own: where a message may die of a
+    limit, or waits for its group, its next try, or an operator."""
+    rules = data.triple.rules
+    return not rules or any(rule.limit is not None or rule.groups or rule.retry or rule.stops for rule in rules)
 
 
 def _untold_hand_outs(data: SegmentData, life: Lives, of: np.ndarray, entries: np.ndarray,

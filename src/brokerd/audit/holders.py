@@ -62,26 +62,41 @@ def held_of(p: Pass, number: int) -> Held:
     until = np.where(ended, after_ts, np.where(stays, np.append(runs, FOREVER)[run], ts))
     until = np.where(life.covered[life.of[which]], until, ts)
     consumer = p.data.events["consumer"][life.event[which]].astype(np.int64)
-    return Held(ts, until, consumer, life.seq[life.of[which]], p.data.event_places[life.event[which]],
-                np.full(which.size, number))
+    held_ = Held(ts, until, consumer, life.seq[life.of[which]], p.data.event_places[life.event[which]],
+                 np.full(which.size, number))
+    if not p.data.events_again.size:
+        return held_
+    again = _held(p.data.events_again, p.data.again_places, runs, number, may_be_dying=may_be_dying)
+    sure = again.ts > max((gap.stop for gap in p.data.gaps), default=0)
+    again = again._replace(until=np.where(sure, again.until, again.ts))
+    return Held(*(np.concatenate(both) for both in zip(held_, again, strict=True)))
 
 
 def held_by_journal(journal: Journal, number: int, *, may_be_dying: bool) -> Held:
     """As ``held_of``, of a segment whose journal covers all its messages: the events alone say it."""
-    events = journal.events
+    if not journal.again.size:
+        return _held(journal.events, journal.places, journal.runs, number, may_be_dying=may_be_dying)
+    # A message's events since its replay come behind the others.
+    return _held(np.concatenate((journal.events, journal.again)),
+                 np.concatenate((journal.places, journal.again_places)), journal.runs, number,
+                 may_be_dying=may_be_dying)
+
+
+def _held(events: np.ndarray, places: np.ndarray, runs: np.ndarray, number: int, *, may_be_dying: bool) -> Held:
+    """The deliveries among these events, which stand in each message in the order of their times."""
     seq = events["seq"].astype(np.int64)
-    order = np.argsort(seq, kind="stable")              # The file has the events in order of time.
+    order = np.argsort(seq, kind="stable")
     seq, ts = seq[order], events["ts"][order]
     type_, why = events["type"][order], events["reason"][order]
-    run = np.searchsorted(journal.runs, ts)
+    run = np.searchsorted(runs, ts)
     which = np.flatnonzero((type_ == layout.DELIVERED) & (why & (layout.BY_GET | layout.WITHOUT_ACK) == 0))
     after = np.minimum(which + 1, max(seq.size - 1, 0))
     goes_on = (after > which) & (seq[after] == seq[which]) & (run[after] == run[which])
     ended = goes_on & np.isin(type_[after], (layout.ACKED, layout.REJECTED, layout.RETURNED))
     stays = ~goes_on & (not may_be_dying)
-    until = np.where(ended, ts[after], np.where(stays, np.append(journal.runs, FOREVER)[run[which]], ts[which]))
+    until = np.where(ended, ts[after], np.where(stays, np.append(runs, FOREVER)[run[which]], ts[which]))
     return Held(ts[which], until, events["consumer"][order][which].astype(np.int64), seq[which],
-                journal.places[order][which], np.full(which.size, number))
+                places[order][which], np.full(which.size, number))
 
 
 def _held_of(source: Source, summary: Summary, options: Options, number: int) -> Held:

@@ -22,7 +22,7 @@ from brokerd.audit._journal import POWER_LOST_WORDS, read_journal
 from brokerd.audit.arrays import as_signed, group_max_before
 from brokerd.audit.culprits import CONSEQUENCE, culprits
 from brokerd.audit.files import FOREVER, QueueFiles, Source
-from brokerd.audit.scan import Options, Summary
+from brokerd.audit.scan import AT_ONCE, Options, Summary
 from brokerd.audit.segment import read_records
 from brokerd.audit.stitch import Findings
 
@@ -193,26 +193,40 @@ def _name(audit: str, rows: Records, summaries: list[Summary], findings: Finding
 
 
 def equal_times(source: Source, summaries: list[Summary], options: Options, findings: Findings) -> int:
-    """Find events that have the time of another one of the queue; of those with one time, all but the first.  How many.
+    """Find events that have the time of another one of the queue, or of a record; of those with one time, all but the
+    first.  How many.  What a record and an event of one segment have alike, the scan has found.
 
-    Reads the journals once more, in the order in which they begin, and keeps the times that the next ones may have.
+    Reads the files once more, in the order in which they begin, and keeps the times that the next ones may have.
     Leaves out times from before a loss of power, of which a broker may have known nothing.
     """
-    some = sorted((s for s in summaries if s.events), key=lambda s: s.first_ts)
+    some = sorted((s for s in summaries if s.events or s.records), key=lambda s: s.first_ts)
     lost = max((s.power_cut for s in summaries), default=0)
-    known, count = np.empty(0, np.int64), 0
-    for k, s in enumerate(some):
+    count = sum(s.at_once for s in some)
+    events, records = np.empty(0, np.int64), np.empty(0, np.int64)
+    for k, s in enumerate(some if any(s.events for s in some) else ()):
         journal = read_journal(source, s.triple, [], crc=options.crc and bool(s.damage))
         order = np.argsort(journal.events["ts"], kind="stable")
         ts = journal.events["ts"][order]
-        bad = np.append(False, ts[1:] == ts[:-1])[:ts.size] | np.isin(ts, known)
-        bad &= (ts > lost) & (ts >= options.from_ns) & (ts < (options.to_ns or FOREVER))
-        which = order[bad]
-        count += which.size
-        findings.add(s, "time_order", "journal", "happened at {a:t}, as another event did",
-                     journal.events["seq"][which].astype(np.int64), journal.places[which], ts[bad], ts[bad], ts[bad])
-        known = np.concatenate((known, ts))
-        known = known[known >= some[k + 1].first_ts] if k + 1 < len(some) else known[:0]
+        first = np.append(True, ts[1:] != ts[:-1])[:ts.size] & ~np.isin(ts, events)
+        judged = (ts > lost) & (ts >= options.from_ns) & (ts < (options.to_ns or FOREVER))
+        for bad, words in ((~first & judged, "happened at {a:t}, as another event did"),
+                           (first & judged & np.isin(ts, records), AT_ONCE)):
+            which = order[bad]
+            count += which.size
+            findings.add(s, "time_order", "journal", words, journal.events["seq"][which].astype(np.int64),
+                         journal.places[which], ts[bad], ts[bad], ts[bad])
+        if len(some) > 1:
+            headers, places = read_records(source, s.triple, crc=options.crc, trust=options.crc and not s.damage)
+            stored = headers["ts"].astype(np.int64)
+            bad = np.isin(stored, events) & (stored > lost) & (stored >= options.from_ns)
+            bad &= stored < (options.to_ns or FOREVER)
+            count += int(np.count_nonzero(bad))
+            findings.add(s, "time_order", "msgs", "stored at {a:t}, when an event happened",
+                         headers["seq"][bad].astype(np.int64), places[bad], stored[bad], stored[bad], stored[bad])
+            records = np.concatenate((records, stored))
+        events = np.concatenate((events, ts))
+        since = some[k + 1].first_ts if k + 1 < len(some) else FOREVER
+        events, records = events[events >= since], records[records >= since]
     return count
 
 

@@ -6,20 +6,20 @@ extremes, and the few messages that a later segment may still overtake.  ``verdi
 All times are ns.  A *run* is the life of a broker: messages that are out when it ends count as returned.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from brokerd.audit import chain, deliveries, figures, settlements, words
+from brokerd.audit import chain, deliveries, figures, replayed, settlements, words
 from brokerd.audit._journal import Gap
 from brokerd.audit.agreement import compare
 from brokerd.audit.arrays import Numbers, as_signed, count_above, group_max_before, numbers
-from brokerd.audit.files import FOREVER, Damage, Rule, Source, Triple
+from brokerd.audit.files import FOREVER, Damage, Source, Triple
 from brokerd.audit.levels import wrong_level
 from brokerd.audit.lifecycle import Lives, lives, without_record
 from brokerd.audit.limits import failures, limit_of_each
 from brokerd.audit.properties import ROUTING_KEY, hashes, text, texts
+from brokerd.audit.returns import waits
 from brokerd.audit.segment import SegmentData, read_numbers, read_triple
 from brokerd.audit.skipped import PASSED_OVER, last_delivered, never_delivered
 from brokerd.store import format as layout
@@ -165,6 +165,7 @@ class Summary(NamedTuple):
     journal_is_whole: bool
     explained: Numbers                  # without a record, and settled by the journal: a compaction took them
     unexplained: Table                  # seq, ts of the last event: without a record, and not settled
+    at_once: int = 0                    # events that have the time of a record of this segment
     rising: bool = True                 # the times of its records, with their numbers
     replayed: bool = False              # some of its messages were settled, and are ready again
     chained: chain.Chained | None = None     # what its hash chain says; None: that was not asked for
@@ -179,12 +180,18 @@ class Pass:
         self.rows: list[Rows] = []
         self.never_delivered = FOREVER
         self.delivered = life.type == layout.DELIVERED
-        order = np.flatnonzero(data.events["type"] == layout.DELIVERED)
-        at, of = data.events["ts"][order], data.events["seq"][order].astype(np.int64)
+        events = np.concatenate((data.events, data.events_again)) if data.events_again.size else data.events
+        order = np.flatnonzero(events["type"] == layout.DELIVERED)
+        at, of = events["ts"][order], events["seq"][order].astype(np.int64)
         if at.size > 1 and not (at[1:] > at[:-1]).all():
             by_time = np.argsort(at, kind="stable")
             at, of = at[by_time], of[by_time]
         self.deliveries_ts, self.deliveries_seq = at, of
+
+    def count(self, audit: str, found: int, checked: int, uncovered: int) -> None:
+        """Add to the audit's result.  Where parts could not judge the same messages, the greater number counts."""
+        part = self.results.get(audit, Result())
+        self.results[audit] = Result(part.found + found, part.checked + checked, max(part.uncovered, uncovered))
 
     def add(self, audit: str, kind: str, detail: str, seq: np.ndarray, place: np.ndarray, ts: np.ndarray,
              a: np.ndarray | None = None, b: np.ndarray | None = None) -> None:
@@ -229,15 +236,16 @@ def scan(source: Source, triple: Triple, options: Options = DEFAULTS, *, everyth
     pending = _limits(s)
     _agreement(s)
     for one in (*deliveries.judge(data, life, options.delivery_limit), *settlements.judge(data, life)):
-        part = s.results.get(one.audit, Result())
-        s.results[one.audit] = Result(part.found + one.which.size, part.checked + one.checked, one.uncovered)
+        s.count(one.audit, one.which.size, one.checked, one.uncovered)
         s.add_at_events(one.audit, one.detail, one.which, one.a, one.b)
     _settled_by_entries(s)
+    _lives_again(s)
     early = deliveries.before_publish(data, life)
-    s.results["before_publish"] = Result(early.seq.size, early.checked, _unknown(life))
+    s.count("before_publish", early.seq.size, early.checked, _unknown(life))
     s.add("before_publish", "journal", deliveries.EARLY, *early[:3], early.published)
     _levels(s)
     _words(s, source)
+    at_once = _at_once(s)
     damage = data.damage + _orphans(data, life)
     out = np.flatnonzero(life.out & life.covered)
     published = data.headers["ts"][data.sound]
@@ -249,7 +257,7 @@ def scan(source: Source, triple: Triple, options: Options = DEFAULTS, *, everyth
     return Summary(
         triple=triple, generation=data.generation, base_seq=data.base_seq, created=data.created, begun=data.begun,
         gone=data.gone, damage=damage, gaps=data.gaps, records=int(np.count_nonzero(data.sound)),
-        events=data.events.size, octets=triple.octets, replayed=data.events_again.size > 0,
+        events=data.events.size, octets=triple.octets, replayed=data.events_again.size > 0, at_once=at_once,
         first_ts=int(min((t.min() for t in times), default=0)),
         last_ts=int(max((t.max() for t in times), default=0)),
         first_record_ts=int(published.min()) if published.size else 0,
@@ -276,10 +284,11 @@ def clip(data: SegmentData, options: Options) -> SegmentData:
     ts = data.headers["ts"]
     inside = data.sound & (ts >= options.from_ns) & (ts < (options.to_ns or FOREVER))
     seq = data.headers["seq"][inside]
-    some = np.isin(data.events["seq"], seq)
+    some, again = np.isin(data.events["seq"], seq), np.isin(data.events_again["seq"], seq)
     keep = inside | ~data.sound
     return data._replace(headers=data.headers[keep], positions=data.positions[keep], sound=data.sound[keep],
-                         events=data.events[some], event_places=data.event_places[some])
+                         events=data.events[some], event_places=data.event_places[some],
+                         events_again=data.events_again[again], again_places=data.again_places[again])
 
 
 def _publish_order(s: Pass) -> Table:
@@ -397,48 +406,23 @@ def _unknown(life: Lives) -> int:
 
 
 def _returned_first(s: Pass, runs: list[Run], everything: bool) -> Table:
-    life, starts = s.life, s.data.runs
-    returned = life.type == layout.RETURNED
-    following = np.append(life.run[1:], starts.size)
-    following[life.last] = starts.size
-    cut = s.delivered & (life.run < following)          # Deliveries that were out when the broker's life ended.
-    since = life.ts.copy()
-    if starts.size:
-        since[cut] = starts[life.run[cut]]
-    to_delivery = np.append(s.delivered[1:], False) & ~life.last
-    until = np.where(to_delivery, np.append(life.ts[1:], 0), FOREVER)
-    # A message that dies at its limit or of age has no end yet while its dead letter is being stored.
-    may_be_dying = any(rule.dead_letters for rule in s.data.triple.rules)
-    ready = to_delivery | (life.last & (not may_be_dying))
-    which = np.flatnonzero(((returned & ~_may_wait(life, s.data.triple.rules)) | cut) & ready & life.covered[life.of])
-    start, stop, seq = since[which], until[which], life.seq[life.of[which]]
-    low = np.searchsorted(s.deliveries_ts, start, "right")
-    high = np.searchsorted(s.deliveries_ts, stop)
+    w = waits(s.data, s.life)
+    low, high = np.searchsorted(s.deliveries_ts, w.start, "right"), np.searchsorted(s.deliveries_ts, w.stop)
     between = np.flatnonzero(high > low)
-    passed = np.zeros(which.size, np.int64)
+    passed = np.zeros(w.seq.size, np.int64)
     if between.size:
-        passed[between] = count_above(s.deliveries_seq, low[between], high[between], seq[between])
+        passed[between] = count_above(s.deliveries_seq, low[between], high[between], w.seq[between])
     if any(rule.groups for rule in s.data.triple.rules):
         passed[:] = 0                       # Messages of other groups go on.
     bad = passed > 0
-    s.results["returned_first"] = Result(int(np.count_nonzero(bad)), which.size, _unknown(life))
-    s.add_at_events("returned_first", PASSED, which[bad], passed[bad], start[bad])
+    s.results["returned_first"] = Result(int(np.count_nonzero(bad)), w.seq.size, _unknown(s.life))
+    s.add("returned_first", "journal", PASSED, w.seq[bad], w.place[bad], w.ts[bad], passed[bad], w.start[bad])
+    starts = s.data.runs
     tops = np.zeros(starts.size + 1, np.int64)
     for run in runs:
         tops[np.searchsorted(starts, run.since)] = run.first_max
-    late = ~bad & ((stop > tops[np.searchsorted(starts, start)]) | everything)
-    place = s.data.event_places[life.event[which[late]]]
-    return Table({"seq": seq[late], "start": start[late], "stop": stop[late], "place": place})
-
-
-def _may_wait(life: Lives, rules: Sequence[Rule]) -> np.ndarray:
-    """Of which events the settings let the message wait that returned then."""
-    found = np.zeros(life.ts.size, bool)
-    for k, rule in enumerate(rules):
-        if rule.retry or rule.stops:
-            start, stop = rule.at if k else 0, rules[k + 1].at if k + 1 < len(rules) else FOREVER
-            found |= (life.ts >= start) & (life.ts < stop)
-    return found
+    late = ~bad & ((w.stop > tops[np.searchsorted(starts, w.start)]) | everything)
+    return Table({"seq": w.seq[late], "start": w.start[late], "stop": w.stop[late], "place": w.place[late]})
 
 
 PASSED = "{a} later ones were delivered before it was, though it had returned at {b:t}"
@@ -488,6 +472,12 @@ def _agreement(s: Pass) -> None:
         s.add_at_messages("agreement", detail, which, s.life.published[which], a, b)
 
 
+def _lives_again(s: Pass) -> None:
+    for one in replayed.judge(s.data, s.options.delivery_limit):
+        s.count(one.audit, one.seq.size, one.checked, one.uncovered)
+        s.add(one.audit, "journal", one.detail, one.seq, one.place, one.ts, one.a, one.b)
+
+
 def _levels(s: Pass) -> None:
     sound = np.flatnonzero(s.data.sound)
     found = 0
@@ -496,6 +486,19 @@ def _levels(s: Pass) -> None:
         s.add("wrong_level", "msgs", detail, headers["seq"].astype(np.int64), s.data.positions[bad], headers["ts"],
               headers["priority"].astype(np.int64), np.full(bad.size, s.data.triple.priority))
     s.results["wrong_level"] = Result(found, sound.size)
+
+
+def _at_once(s: Pass) -> int:
+    """Find events that have the time of a record: all times of a queue differ."""
+    data = s.data
+    which = np.flatnonzero(np.isin(data.events["ts"], data.headers["ts"][data.sound])
+                           & (data.events["ts"] > data.power_cuts.max(initial=0)))
+    s.add("time_order", "journal", AT_ONCE, data.events["seq"][which].astype(np.int64), data.event_places[which],
+          data.events["ts"][which], data.events["ts"][which])
+    return int(which.size)
+
+
+AT_ONCE = "happened at {a:t}, when a message was stored"
 
 
 def _words(s: Pass, source: Source) -> None:

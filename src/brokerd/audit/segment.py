@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from brokerd.audit import headers
+from brokerd.audit import headers, notes
 from brokerd.audit import layout as shapes
 from brokerd.audit._journal import NO_PLACES, POWER_LOST_WORDS, Gap, read_journal, since_replay
 from brokerd.audit.fetch import WINDOW, read, several
@@ -71,6 +71,7 @@ class SegmentData(NamedTuple):
     again_places: np.ndarray = np.empty(0, np.int64)
     aside: np.ndarray = np.empty(0, shapes.EVENT)
     aside_places: np.ndarray = np.empty(0, np.int64)
+    is_again: np.ndarray = np.empty(0, bool)    # of all entries in the order of the file: which are ``entries_again``
 
     @property
     def power_cuts(self) -> np.ndarray:
@@ -100,6 +101,7 @@ class _Acks(NamedTuple):
     doubted: int = 0
     head: bytes = b""               # 64 octets, if there are so many
     again: np.ndarray = np.empty(0, shapes.ENTRY)
+    is_again: np.ndarray = np.empty(0, bool)
 
 
 class _Segment(NamedTuple):
@@ -142,11 +144,13 @@ def read_triple(source: Source, triple: Triple, *, crc: bool = True, trust: bool
             triple.acks or "", -1, 0, 0, f"an entry of position {int(entries['position'][k])}, where no record is",
             ("acks",)))
     _tell_odd_headers(triple, segment, acks, damage)
+    damage += notes.contradictions(triple, segment.records, journal, whole=not (
+        generation or damage or segment.gone or header is None))
     data = SegmentData(triple, triple.number, generation, base_seq, created, segment.octets, segment.records.headers,
                        positions, segment.sound, entries, acks.delivered, journal.events, journal.places,
                        journal.begun, journal.runs, journal.gaps, damage, segment.gone, acks.written, acks.doubted,
                        journal.marks["ts"], acks.again, journal.again, journal.again_places,
-                       journal.aside, journal.aside_places)
+                       journal.aside, journal.aside_places, acks.is_again)
     return data if triple.cut is None else _without_late(data, triple.cut, journal.late)
 
 
@@ -165,6 +169,10 @@ def _tell_odd_headers(triple: Triple, segment: _Segment, acks: _Acks, damage: li
         return
     odd = headers.of_segment(triple, segment.octets[:layout.HEADER_OCTETS], segment.header, segment.records)
     damage += [Damage(triple.msgs, each.offset, 0, 0, each.detail, ("records",)) for each in odd]
+    records = segment.records
+    several(damage, triple.msgs, notes.unplaced(segment.octets, records, segment.sound), lambda k: Damage(
+        triple.msgs, int(records.positions[k]), int(records.headers["seq"][k]) & FOREVER,
+        int(records.headers["ts"][k]), "was redriven, and does not say where it stood in its group", ("records",)))
     if not acks.head or any("acks" in each.matters for each in damage):
         return
     odd = headers.of_compacted(segment.header, segment.records, acks.head, acks.entries)
@@ -408,7 +416,7 @@ def _read_acks(source: Source, triple: Triple, damage: list[Damage]) -> _Acks:
     return _Acks(delivered if known else 0, found.entries[~again],
                  int(header["generation"]) if whole else None, found.written,
                  doubted if layout.word_ok(doubted, int(header["doubted_complement"])) else 0,
-                 octets[:layout.HEADER_OCTETS], found.entries[again])
+                 octets[:layout.HEADER_OCTETS], found.entries[again], again)
 
 
 def _is_of_no_version(octets: bytes, version: int, types: np.ndarray) -> bool:

@@ -26,6 +26,7 @@ import numpy as np
 from brokerd.audit import many
 from brokerd.audit.arrays import group_max_before
 from brokerd.audit.files import FOREVER, QueueFiles, Source
+from brokerd.audit.notes import PLACE
 from brokerd.audit.properties import Grouping, Texts, hashes, texts, whole_numbers, with_header
 from brokerd.audit.scan import Options, Pass, Summary
 from brokerd.audit.segment import SegmentData
@@ -34,7 +35,6 @@ from brokerd.store import format as layout
 from brokerd.store import reading
 
 AUDITS = ("group_order", "group_owner", "retry_kept", "stop_kept")
-PLACE = "x-group-seq"
 SLACK_NS = 2_000_000            # by so much a try may be early: times on disk are in ms, those of events in ns
 BY_CONNECTION = 1 << 32         # what basic.get takes belongs to a connection, whose numbers are not those of consumers
 STOPS = (layout.PARKED_EVENT, layout.GROUP_PARKED_EVENT)

@@ -50,6 +50,7 @@ SETTLED_TWICE = f"""
 #   in_flight    messages whose settlement a start of the broker may have cut in two: a client settles only what it has
 #   acts, notes  events that have entries, and entries, by the count of failed deliveries
 #   lacks        of which messages events have no entry; doubtful: a kill came between the two, perhaps
+#   beside       messages of which the first hand-out may have an entry: the cursor does not tell of it
 #   stray        messages with an entry of a return, or of a later hand-out, that the journal does not have
 #   asides       messages that are out, of which the last entry says that they were set aside, and no client can have
 #                rejected them; closing: their hand-out is the last event of a life
@@ -99,21 +100,30 @@ AGREED = f"""
         FROM entries WHERE NOT settles GROUP BY {MESSAGE}, count),
     missing AS (
         SELECT {MESSAGE}, a.type, a.closing, a.said - CASE WHEN a.type = 'returned' THEN
-                   coalesce(n.returned, 0) + greatest(coalesce(n.aside, 0), a.died) ELSE coalesce(n.handed, 0) END
+                   coalesce(n.returned, 0)
+                   + greatest(CASE WHEN coalesce(w.instead, true) THEN coalesce(n.aside, 0) ELSE 0 END, a.died)
+                   ELSE coalesce(n.handed, 0) END
                AS missing
-        FROM acts a LEFT JOIN notes n USING ({MESSAGE}, count)),
+        FROM acts a LEFT JOIN notes n USING ({MESSAGE}, count)
+        LEFT JOIN (SELECT vhost, queue, bool_or(NOT known OR delivery_limit IS NOT NULL OR groups OR retry OR stops)
+                       AS instead FROM settings GROUP BY ALL) w ON w.vhost = a.vhost AND w.queue = a.queue),
     lacks AS (
         SELECT {MESSAGE}, bool_or(type = 'returned' AND missing > closing) AS returns,
                bool_or(type = 'delivered' AND missing > closing) AS hand_outs,
                bool_or(missing > 0 AND closing > 0) AS doubtful
         FROM missing GROUP BY {MESSAGE}),
+    beside AS (
+        SELECT {MESSAGE} FROM entries WHERE type IN ('set aside', 'parked')
+        UNION SELECT {MESSAGE} FROM lifecycle JOIN segments USING ({SEGMENT}) WHERE redriven OR generation > 0),
     stray AS (
         SELECT {MESSAGE}, bool_or(type = 'returned') AS returns, bool_or(type = 'handed out') AS hand_outs FROM (
             SELECT {MESSAGE}, type FROM (
                 SELECT {MESSAGE}, type, count, CASE type WHEN 'returned' THEN reason END AS reason, 1 AS more
                 FROM entries WHERE type IN ('returned', 'handed out')
                 UNION ALL SELECT {MESSAGE}, type, failures, reason, -1 FROM steps WHERE type = 'returned'
-                UNION ALL SELECT {MESSAGE}, 'handed out', failures, null, -1 FROM steps WHERE delivers AND NOT no_ack)
+                UNION ALL SELECT {MESSAGE}, 'handed out', s.failures, null, -1
+                FROM steps s LEFT JOIN beside w USING ({MESSAGE})
+                WHERE s.delivers AND NOT s.no_ack AND (s.redelivered OR w.seq IS NOT NULL))
             GROUP BY {MESSAGE}, type, count, reason HAVING sum(more) > 0)
         GROUP BY {MESSAGE}),
     asides AS (

@@ -5,16 +5,21 @@
     stream          the file ``readers``
     group_order, group_owner, retry_kept, stop_kept, token_kept    the groups of messages, which are in their properties
     dedup_kept, replay_exact    hashes of keys, and events of replays
+
+The tables have the first life of each message alone.  So the other engine also gives the verdicts of ``LIVES`` on
+queues of which messages were replayed: ``of_replayed``.
 """
 
+from collections.abc import Set
 from typing import Any
 
-from brokerd.audit import chain, kept, letters, streams, waits
+from brokerd.audit import chain, holders, kept, letters, replayed, streams, waits
 from brokerd.audit.cut import find_queues
 from brokerd.audit.files import open_source
 from brokerd.audit.scan import Options, scan
 from brokerd.audit.verdicts import chain_row, judge
 
+LIVES = frozenset((*replayed.AUDITS, *holders.AUDITS, "returned_first"))
 AUDITS = ("dead_letters", "chain", "stream", *waits.AUDITS, *kept.AUDITS)
 
 
@@ -24,6 +29,16 @@ def rows(path: str, options: Options, queues: str | None) -> list[dict[str, Any]
             *(_streams(path, options, queues) if options.wants("stream") else ()),
             *(_chains(path, options, queues) if options.wants("chain") else ()),
             *_waits(path, options, queues)]
+
+
+def of_replayed(path: str, options: Options, queues: str | None, names: Set[tuple[str, str]]) -> list[dict[str, Any]]:
+    """The rows of ``LIVES`` on these queues (vhost, queue).  Raises AuditError."""
+    wanted = frozenset(filter(options.wants, LIVES))
+    source, found, alone = open_source(path), [], options._replace(audits=wanted)
+    for queue in find_queues(source, queues) if wanted and names else ():
+        if (queue.vhost, queue.queue) in names:
+            found += judge(source, queue, [scan(source, triple, alone) for triple in queue.triples], alone).audits
+    return found
 
 
 def _letters(path: str, options: Options, queues: str | None) -> list[dict[str, Any]]:

@@ -338,6 +338,7 @@ HELPERS = {**lives.HELPERS, "limited": LIMITED, "ready": READY, "ends": ENDS, "s
            "gaps": missing.GAPS, "absent": missing.ABSENT, "wrong": missing.WRONG, "orphans": missing.ORPHANS,
            "entered": agreement.ENTERED, "agreed": agreement.AGREED, **checks_deliveries.HELPERS,
            **checks_places.HELPERS, **checks_holders.HELPERS, "overtaken": OVERTAKING.found, **checks_counts.HELPERS}
+REPLAYED = "SELECT DISTINCT vhost, queue FROM segments WHERE again IS NOT NULL"     # queues of replayed messages
 TABLES = ("messages", "events", "lifecycle", "segments", "acks")
 # Cheap to compute: their rows are not stored.
 LIGHT = ("starts", "own_starts", "back", "dead_lettering", "may_set_aside", "in_groups", "ready",
@@ -422,13 +423,14 @@ def run(spark: "SparkSession", path: str, options: Options = DEFAULTS, **source:
     cases = {(row.vhost, row.queue): row.asDict() for row in spark.sql(facts).collect()}
     found = _counts(spark, "found", names, options, "count(*) AS found, sum(weight) AS weight")
     checked = _counts(spark, "checked", names, options, "sum(checked) AS checked")
+    again = {(row[0], row[1]) for row in spark.sql(REPLAYED).collect()}
     for name in reversed(HELPERS):
         spark.catalog.dropTempView(name)
     tables(spark, path, **source)       # New tables release the cached rows.
     rows = []
     for (vhost, queue), case in sorted(cases.items()):
         for name in names:
-            if checks_cases.applies(name, case, options):
+            if checks_cases.applies(name, case, options) and not ((vhost, queue) in again and name in by_arrays.LIVES):
                 key = (name, vhost, queue)
                 some, weight = found.get(key, (0, 0))
                 some = weight if name == "holes" else some      # One row may tell of many numbers.
@@ -436,7 +438,8 @@ def run(spark: "SparkSession", path: str, options: Options = DEFAULTS, **source:
                 rows.append({"vhost": vhost, "queue": queue, "audit": name, "found": some,
                              "checked": checked.get(key, (0,))[0], **said,
                              **({"overtakings": weight} if name == "overtaking" else {})})
-    return rows + by_arrays.rows(path, options, source.get("queues"))
+    glob = source.get("queues")
+    return rows + by_arrays.rows(path, options, glob) + by_arrays.of_replayed(path, options, glob, again)
 
 
 def _counts(spark: "SparkSession", part: str, names: Sequence[str], options: Options,

@@ -49,10 +49,12 @@ TIME_ORDER = f"""
     WHERE ts <= earlier
     UNION ALL
     SELECT {_FINDING}, format_string('happened at %d ns, as another event did', ts)
-    FROM (SELECT e.*, row_number() OVER (PARTITION BY vhost, queue, ts ORDER BY priority, segment, seq) AS number
+    FROM (SELECT e.*, row_number() OVER (PARTITION BY vhost, queue, ts ORDER BY priority, segment, seq) AS number,
+                 m.ts IS NOT NULL AS stored
           FROM events e LEFT JOIN starts s USING (vhost, queue)
+          LEFT JOIN (SELECT DISTINCT vhost, queue, ts FROM messages WHERE sound) m USING (vhost, queue, ts)
           WHERE e.type <> 'started' AND e.ts > coalesce(array_max(s.cuts), 0L))
-    WHERE number > 1"""
+    WHERE number > 1 OR stored"""
 
 # Without settings, level 0 of a queue with levels has only messages of priority 0, and no level has a lower priority.
 # A record has to have the priority of its properties; in a queue without levels it may have none.

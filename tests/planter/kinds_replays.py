@@ -1,0 +1,131 @@
+"""Faults of what became of messages since they were replayed.
+
+Each kind names the audit that must find it.  As in ``kinds_messages``, the files are as a broker with that fault would
+have written them.
+"""
+
+from tests.planter.files import ACKED, BEFORE_START, DELIVERED, EXPIRED, HANDED_OUT, NO_ACKS, REDELIVERED, RETURNED
+from tests.planter.planting import NotHere, message
+from tests.planter.play_groups import REPLAY, REPLAYED
+
+REPLAYED_ENTRY = 13
+
+
+def since(one):
+    """Its events since the last replay, without what says that the replay is over."""
+    begin = max((place + 1 for place, event in enumerate(one.events) if event.type == REPLAYED), default=0)
+    return [event for event in one.events[begin:] if event.type != REPLAY] if begin else []
+
+
+def entries_since(one):
+    begin = max(place + 1 for place, entry in enumerate(one.entries) if entry.type == REPLAYED_ENTRY)
+    return one.entries[begin:]
+
+
+def is_done_again(one):
+    """Since its replay it was delivered once, and acked once."""
+    found = since(one)
+    return [event.type for event in found] == [DELIVERED, ACKED] and not found[0].reason & (NO_ACKS | BEFORE_START)
+
+
+def _kind(right, audit, *, undecidable=False):
+    return message(right, queues=("replayed",), suits=is_done_again, audit=audit, undecidable=undecidable)
+
+
+@_kind("ack_without_delivery", "wrong_consumer")
+def ack_by_another_after_a_replay(view, one):
+    delivered, acked = since(one)
+    acked.touch(consumer=delivered.consumer + 1)
+
+
+@_kind("", "redelivered")
+def replayed_one_is_not_marked(view, one):
+    delivered, _ = since(one)
+    delivered.touch(reason=delivered.reason & ~REDELIVERED)
+
+
+@_kind("", "out_twice")
+def out_twice_after_a_replay(view, one):
+    delivered, acked = since(one)
+    ts = view.time_after(delivered.ts, acked.ts)
+    view.add(one, DELIVERED, ts, consumer=delivered.consumer, aux=delivered.aux + 1, reason=REDELIVERED)
+    view.add_entry(one, HANDED_OUT, at=one.part.acks.entries.index(entries_since(one)[-1]))
+
+
+@_kind("ack_without_delivery", "ack_without_delivery")
+def delivery_after_a_replay_lost(view, one):
+    one.drop_events(since(one)[:1])
+
+
+@_kind("", "agreement")
+def hand_out_after_a_replay_lost_in_acks(view, one):
+    one.drop_entries([entry for entry in entries_since(one) if entry.type == HANDED_OUT][:1])
+
+
+@_kind("", "agreement")
+def ack_after_a_replay_lost_in_acks(view, one):
+    one.drop_entries([entry for entry in entries_since(one) if entry.type == ACKED])
+
+
+@_kind("returned_first", "agreement", undecidable=True)
+def ack_after_a_replay_lost_in_journal(view, one):
+    """Of the last one that was settled before a kill, it is undecidable."""
+    one.drop_events(since(one)[-1:])
+
+
+@_kind("double_settle", "double_settle")
+def acked_twice_after_a_replay(view, one):
+    acked = since(one)[-1]
+    view.add(one, ACKED, view.time_after(acked.ts), consumer=acked.consumer)
+    view.add_entry(one, ACKED, at=one.part.acks.entries.index(entries_since(one)[-1]) + 1)
+
+
+@_kind("delivery_after_settle", "delivery_after_settle")
+def delivered_after_its_second_ack(view, one):
+    acked = since(one)[-1]
+    view.add(one, DELIVERED, view.time_after(acked.ts), consumer=acked.consumer, reason=REDELIVERED, aux=9999)
+    view.add_entry(one, HANDED_OUT, at=one.part.acks.entries.index(entries_since(one)[-1]) + 1)
+
+
+@_kind("", "failure_counts")
+def failures_from_before_a_replay(view, one):
+    delivered, _ = since(one)
+    delivered.touch(count=1)
+    entries_since(one)[0].touch(count=1)
+
+
+@_kind("", "early_death")
+def expired_after_a_replay(view, one):
+    """It is said to have expired in place of its delivery and its ack."""
+    delivered, acked = since(one)
+    handed = [entry for entry in entries_since(one) if entry.type == HANDED_OUT]
+    settles = [entry for entry in entries_since(one) if entry.type == ACKED]
+    one.drop_events([acked])
+    one.drop_entries(handed)
+    delivered.touch(type=EXPIRED, consumer=0, reason=0, aux=0)
+    settles[0].touch(type=EXPIRED)
+
+
+@_kind("", "wrong_consumer")
+def returned_without_delivery_after_a_replay(view, one):
+    delivered, _ = since(one)
+    before = max(event.ts for event in one.events if event.type in (REPLAYED, REPLAY) and event.ts < delivered.ts)
+    view.add(one, RETURNED, view.time_after(before, delivered.ts), consumer=delivered.consumer, reason=1, count=1)
+    view.add_entry(one, RETURNED, reason=1, count=1, at=one.part.acks.entries.index(entries_since(one)[0]))
+
+
+@_kind("returned_first", "returned_first")
+def later_one_before_a_replayed_one(view, one):
+    """It waits since its replay, and a later one, replayed or not, goes out before it."""
+    delivered, acked = since(one)
+    later = [(event.ts, event, other) for other in view.order if other.seq > one.seq for event in other.events
+             if event.type == DELIVERED and delivered.ts < event.ts < acked.ts
+             and event.consumer == delivered.consumer]
+    if not later:
+        raise NotHere("no later one goes out while it is out")
+    ts, event, other = min(later, key=lambda each: each[0])
+    at, tag = delivered.ts, delivered.aux
+    delivered.touch(aux=event.aux)
+    event.touch(aux=tag)
+    one.part.move(delivered, ts)
+    other.part.move(event, at)
