@@ -96,6 +96,11 @@ check-tools:
 $(VENV)/bin/python: | check-tools
 	@$(PYTHON) -m venv $(VENV)
 
+# What pyproject.toml lists as an extra of that name.  pip install -e '.[name]' would compile the data plane once more.
+install_extra = needs=$$($(BIN)/python -c 'import sys, tomllib; \
+	print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"][sys.argv[1]])' $(1)) \
+	&& $(BIN)/python -m pip install -q --disable-pip-version-check $$needs
+
 # Installed in place: Python sources are read where they stand, and only compiled ones need building again.
 # What takes long says so first, in one line.
 $(VENV)/installed: pyproject.toml | $(VENV)/bin/python
@@ -112,7 +117,7 @@ $(VENV)/compiled: $(COMPILED) $(VENV)/installed
 
 $(VENV)/test-tools: pyproject.toml | $(VENV)/installed
 	@echo "installing the tools of the tests: about a minute"
-	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation -e '.[test]'
+	@$(call install_extra,test)
 	@touch $@
 
 $(VENV)/asserted: $(COMPILED) $(VENV)/compiled
@@ -123,12 +128,12 @@ $(VENV)/asserted: $(COMPILED) $(VENV)/compiled
 # Spark is 450 MB: it comes with the first audit or test.
 $(VENV)/spark-tools: pyproject.toml | $(VENV)/installed
 	@echo "installing Spark, 450 MB: some minutes"
-	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation -e '.[spark]'
+	@$(call install_extra,spark)
 	@touch $@
 
 # What reports and exports are written with.
 $(VENV)/report-tools: pyproject.toml | $(VENV)/installed
-	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation -e '.[report]'
+	@$(call install_extra,report)
 	@touch $@
 
 # The client of Node, where Node is: without it its tests are skipped.
