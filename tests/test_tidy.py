@@ -518,6 +518,8 @@ MACHINE = re.compile(r"(?<![\w.])/(?:wo" r"rk|ho" r"me|ro" r"ot|Us" r"ers|mn" r"
 
 def test_nothing_is_left_for_later_and_no_machine_is_named():
     for path in tracked_files():
+        if path.suffix == ".png":
+            continue  # Any letters may stand in it by chance.
         text = path.read_bytes().decode(errors="replace")
         for pattern in (UNFINISHED, MACHINE):
             found = pattern.search(text)
