@@ -121,6 +121,21 @@ def test_a_calm_connection_that_has_nothing_more_to_do_does_not_wait(tmp_path, c
     assert shared.order == [1] * 3
 
 
+def test_a_calm_connection_has_one_further_turn_at_once_however_long_its_looks_for_routes_take(tmp_path):
+    """Else a piece of work that takes longer than calm_ns would make its client calm for ever."""
+    shared = Shared(tmp_path, calm_ns=1)
+    queue, one = shared.queue(), shared.connection(1)
+    keys = [b"key%d" % number for number in range(20)]
+    for key in keys:
+        shared.bound[b"ex", key] = (b"q",)
+    shared.asked = 0
+    one.feed(b"".join(publish(1, b"m", key, exchange=b"ex") for key in keys))
+    assert queue.ready <= 3
+    assert one.yielded
+    shared.finish()
+    assert (queue.ready, one.yielded) == (20, False)
+
+
 def test_a_calm_connection_that_goes_has_its_turn_among_the_others(tmp_path):
     shared = Shared(tmp_path, calm_ns=HOUR_NS)
     one, two = shared.connection(1), shared.connection(1)

@@ -74,6 +74,26 @@ def test_the_log_is_rewritten_when_most_of_it_undoes_itself(open_vhost):
     assert (list(again.queues), result.entries) == (["kept"], 1)
 
 
+def test_a_log_that_is_not_worth_rewriting_costs_no_look_at_all_that_it_defines(open_vhost, monkeypatch):
+    vhost, _ = open_vhost()
+    queue, x = declare(vhost, "q"), exchange(vhost, "x")
+    for number in range(3 * COMPACT_DELETES_MIN):
+        vhost.bind(x, queue, str(number), {})
+    for number in range(COMPACT_DELETES_MIN):
+        vhost.unbind(x, queue, str(number), {})
+    asked = []
+    definitions = type(vhost).definitions
+    monkeypatch.setattr(type(vhost), "definitions", lambda vhost: asked.append(vhost) or definitions(vhost))
+    assert not compact_if_worthwhile(vhost)
+    assert not asked
+    for number in range(COMPACT_DELETES_MIN, 2 * COMPACT_DELETES_MIN):
+        vhost.unbind(x, queue, str(number), {})
+    assert compact_if_worthwhile(vhost)
+    assert asked == [vhost]
+    again, _ = open_vhost()
+    assert again.exchange("x").binding_count == COMPACT_DELETES_MIN
+
+
 def test_an_auto_delete_exchange_goes_with_its_last_binding_also_when_the_queue_is_deleted(open_vhost):
     vhost, _ = open_vhost()
     x = exchange(vhost, "x", auto_delete=True)

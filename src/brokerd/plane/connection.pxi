@@ -5,9 +5,10 @@ cdef enum:
     IN_A_TURN_MOST = 2 << 20    # octets of one client; the loop would read 8 MiB of a client that is quick
 
 
-cdef inline bint is_calm(conn_t *c) noexcept nogil:
-    """Whether it used at most one turn in a while: it need not wait for those that always have something to do."""
-    return c.core.calm_ns != 0 and monotonic_ns() - c.counted_from >= c.core.calm_ns
+cdef inline bint is_calm(conn_t *c, int64_t used) noexcept nogil:
+    """Whether it used nothing for a while, but for what it has `used` now: it need not wait for those that always have something
+    to do.  A single piece of work may take longer than that while: it makes no client calm."""
+    return c.core.calm_ns != 0 and monotonic_ns() - c.counted_from - used >= c.core.calm_ns
 
 
 cdef inline int64_t time_used(bint waits) noexcept nogil:
@@ -213,6 +214,7 @@ cdef class Connection:
         cdef int64_t before = c.spent
         cdef bint waits = False     # A method may wait for the disk, and a look for a route only for the processor.
         cdef bint crowded = False
+        cdef bint further = False   # It had another turn at once: no second one, as a busy machine makes all look calm.
         while True:
             c.core.spent = c.spent
             status = parse(c, p, end, &done, &e)
@@ -221,8 +223,9 @@ cdef class Connection:
             if status == MORE:
                 break
             if status == TURN:
-                if not is_calm(c):
+                if further or not is_calm(c, c.spent):
                     break
+                further = True
                 before -= c.spent               # It has another turn at once.
                 began = 0
                 self.count_anew()
@@ -243,8 +246,9 @@ cdef class Connection:
                 waits = True
                 began = time_used(True) - (time_used(False) - began)
             elif status == ROUTE and time_used(waits) - began >= most:
-                if not is_calm(c):
+                if further or not is_calm(c, time_used(waits) - began):
                     break
+                further = True
                 before -= time_used(waits) - began
                 began = time_used(waits)
                 self.count_anew()
@@ -288,7 +292,7 @@ cdef class Connection:
             self.on_publisher_blocked()
         if UNLIKELY(turn or crowded or c.spent >= most or (c.taken_in >= IN_A_TURN_MOST and most != NEVER)) \
                 and not c.stalled and ((not c.rests and not c.stuffed) or c.ended):
-            if c.stash_n or c.ended or turn or not is_calm(c):
+            if c.stash_n or c.ended or turn or not is_calm(c, c.spent):
                 self.yield_turn()
             else:               # Nothing waits, and what it used was little for the time.
                 self.count_anew()
@@ -302,7 +306,7 @@ cdef class Connection:
 
     cdef void yield_turn(self):
         """The connection had its share of time: others have their turn before its next octets."""
-        cdef bint calm = is_calm(&self.c) and not self.c.ended
+        cdef bint calm = is_calm(&self.c, self.c.spent) and not self.c.ended
         self.count_anew()
         if self.c.yielded:
             return

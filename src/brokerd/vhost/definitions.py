@@ -96,12 +96,17 @@ def compact_if_worthwhile(vhost: "VHost") -> bool:
     """Rewrite the log when at least half of it is about things that are gone.  Raises OSError."""
     if vhost.deletes < COMPACT_DELETES_MIN or vhost.deletions_under_way:
         return False
-    payloads = vhost.definitions()
-    if 2 * vhost.deletes < len(payloads):
+    if 2 * vhost.deletes < _count_things(vhost):
         return False
-    vhost.log.compact(payloads)
+    vhost.log.compact(vhost.definitions())
     vhost.deletes = 0
     return True
+
+
+def _count_things(vhost: "VHost") -> int:
+    """How many entries its log needs at most, in time that grows with the exchanges alone."""
+    exchanges = vhost.exchanges.values()
+    return len(exchanges) + len(vhost.queues) + sum(exchange.binding_count for exchange in exchanges)
 
 
 def _queue_declare(vhost: "VHost", method: Any, result: Replay) -> None:
