@@ -106,7 +106,7 @@ AGREED = f"""
                AS missing
         FROM acts a LEFT JOIN notes n USING ({MESSAGE}, count)
         LEFT JOIN (SELECT vhost, queue, bool_or(NOT known OR delivery_limit IS NOT NULL OR groups OR retry OR stops)
-                       AS instead FROM settings GROUP BY ALL) w ON w.vhost = a.vhost AND w.queue = a.queue),
+                       AS instead FROM settings GROUP BY ALL) w USING (vhost, queue)),
     lacks AS (
         SELECT {MESSAGE}, bool_or(type = 'returned' AND missing > closing) AS returns,
                bool_or(type = 'delivered' AND missing > closing) AS hand_outs,
