@@ -82,7 +82,7 @@ def declared(shared, **options):
 def test_a_vhost_has_a_default_type_of_queues(http, shared):
     assert put(http, "vhosts/typed") == 201
     assert http.get("/api/vhosts/typed")["default_queue_type"] == "undefined"
-    assert put(http, "permissions/typed/guest", configure=".*", write=".*", read=".*") == 201
+    assert put(http, "permissions/typed/guest", configure=".*", write=".*", read=".*") == 204
     declared(shared, queue="before", durable=True)
     assert put(http, "vhosts/typed", description="kept") == 204
     assert put(http, "vhosts/typed", default_queue_type="quorum") == 204
