@@ -209,12 +209,10 @@ cdef class Connection:
         cdef size_t done = 0
         cdef int status
         cdef conn_t *c = &self.c
-        cdef int64_t most = c.core.work_ns
+        cdef int64_t most = c.core.work_ns, before = c.spent
         cdef int64_t began = 0      # of the first call from here: what the plane does alone is soon done
-        cdef int64_t before = c.spent
         cdef bint waits = False     # A method may wait for the disk, and a look for a route only for the processor.
-        cdef bint crowded = False
-        cdef bint further = False   # It had another turn at once: no second one, as a busy machine makes all look calm.
+        cdef bint crowded = False, further = False      # It had a further turn: no other, as a busy machine makes all look calm.
         while True:
             c.core.spent = c.spent
             status = parse(c, p, end, &done, &e)
@@ -272,8 +270,7 @@ cdef class Connection:
                 break
             if status != ROUTE and p < end and time_used(waits) - began >= most:
                 break
-        if began:
-            c.spent = time_used(waits) - began
+        c.spent = time_used(waits) - began if began else c.spent
         c.core.busy += c.spent - before
         return self.end_work(p, end, status == TURN, crowded)
 
