@@ -52,18 +52,20 @@ def test_others_have_their_turn_while_very_many_deliveries_are_settled(shared, m
     assert not connection.errors
 
 
-def test_tag_0_means_no_delivery_that_is_made_while_the_others_are_settled(shared):
-    count = 2 * AT_ONCE
-    queue, connection, channel = deliver(shared, 2 * count, prefetch=count)
+@pytest.mark.parametrize(("count", "more"), [(AT_ONCE + 5, 10), (AT_ONCE + 5, 2 * AT_ONCE), (2 * AT_ONCE + 1, 10)])
+def test_tag_0_means_no_delivery_that_is_made_while_the_others_are_settled(shared, count, more):
+    queue, connection, channel = deliver(shared, count + more, prefetch=count)
     connection.feed(ack(2, 0, multiple=True))
     shared.turns()
-    assert channel.unacked == count             # In place of those that were settled it has new ones.
+    assert channel.unacked == count - AT_ONCE + min(more, AT_ONCE)  # In place of those that were settled it has new ones.
     shared.finish()
     shared.turns()
-    assert (queue.acked, channel.unacked, queue.ready) == (count, count, 0)
-    connection.feed(ack(2, 0, multiple=True))
-    shared.finish()
-    assert (queue.acked, channel.unacked) == (2 * count, 0)
+    assert (queue.acked, channel.unacked + queue.ready) == (count, more)
+    while channel.unacked:
+        connection.feed(ack(2, 0, multiple=True))
+        shared.finish()
+        shared.turns()
+    assert (queue.acked, queue.ready) == (count + more, 0)
 
 
 def test_what_returns_in_pieces_comes_again_in_its_order(shared):
@@ -168,6 +170,8 @@ def test_a_delivery_that_had_timed_out_before_it_was_claimed_is_counted_late(sha
     channel = connection.channels[2]
     assert channel.claim(1, False, ACK) == (1, 1, 1)
     assert channel.claimed(1, 1, ACK) == []
+    channel.disclaim()
+    assert channel.claim(1, False, ACK) == (1, 1, 1)
     channel.settle_claimed(1, 1, ACK)
     assert (channel.late, queue.ready) == (1, 1)
     assert isinstance(channel, plane.Channel)

@@ -238,7 +238,7 @@ cdef class Channel:
     def disclaim(self):
         cdef channel_t *ch = &self.c
         cdef uint64_t t
-        for t in range(ch.base_tag, ch.next_tag if ch.unacked else ch.base_tag):
+        for t in range(ch.base_tag, ch.next_tag if ch.unacked or ch.late else ch.base_tag):
             ch.ring[t & (ch.ring_capacity - 1)].claimed = False
 
     def settle(self, uint64_t tag, bint multiple, *, uint8_t requeue=0, bint reject=False):

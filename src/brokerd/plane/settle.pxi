@@ -149,9 +149,11 @@ cdef bint tag_settle(channel_t *ch, uint64_t tag, bint multiple, uint8_t kind, u
 cdef bint is_settled_in_pieces(channel_t *ch, uint64_t tag) noexcept nogil:
     """Whether a method that settles all deliveries up to `tag` (0: all) settles so many that others have their turn before
     the last one."""
+    if UNLIKELY(ch.settling_upto != 0):         # It has begun.  What is left may be few.
+        return True
     if LIKELY(ch.next_tag - ch.base_tag <= SETTLED_AT_ONCE) or ch.conn.core.work_ns == NEVER:
         return False
-    return ch.settling_upto or ((tag == 0 or tag >= ch.base_tag + SETTLED_AT_ONCE) and tag_is_known(ch, tag, True))
+    return (tag == 0 or tag >= ch.base_tag + SETTLED_AT_ONCE) and tag_is_known(ch, tag, True)
 
 
 cdef bint settle_piece(channel_t *ch, uint64_t tag, uint8_t kind, uint8_t cause) noexcept nogil:
