@@ -57,7 +57,7 @@ def test_tag_0_means_no_delivery_that_is_made_while_the_others_are_settled(share
     queue, connection, channel = deliver(shared, count + more, prefetch=count)
     connection.feed(ack(2, 0, multiple=True))
     shared.turns()
-    assert channel.unacked == count - AT_ONCE + min(more, AT_ONCE)  # In place of those that were settled it has new ones.
+    assert channel.unacked == count - AT_ONCE + min(more, AT_ONCE)  # It has got new ones.
     shared.finish()
     shared.turns()
     assert (queue.acked, channel.unacked + queue.ready) == (count, more)
