@@ -8,10 +8,6 @@ from tests.broker import Broker
 
 from brokerd import pieces
 
-SPARK = "tests/spark/"
-SPARK_QUERIES = tuple(f"{SPARK}test_{name}.py" for name in ("cluster", "follow", "source", "stream", "views"))
-LONG = (SPARK, "tests/faults/", "tests/planter/", "tests/web/", "tests/server/", "tests/model/", "tests/test_docs.py")
-
 # A busy machine makes every example slow: that says nothing of what is tested.
 hypothesis.settings.register_profile("busy", deadline=None, suppress_health_check=[
     hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.data_too_large])
@@ -22,51 +18,16 @@ hypothesis.settings.load_profile(os.environ.get("BROKERD_TEST_PROFILE", "busy"))
 # Work within the tests' own process is done in one piece however late the clock is, unless a test asks for pieces.
 pieces.PIECE_NS = 3_600_000_000_000
 
-# A shell that starts the tests in the background has SIGINT ignored, and all that they start would inherit that.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config, log):
-    """Files as a whole go to a worker, and those that use Spark to two workers.
-
-    A JVM is slow at first, so there should be few; but one alone has work when all other workers have ended.
-    """
-    from xdist.scheduler import LoadFileScheduling
-
-    class Scheduling(LoadFileScheduling):
-        def _split_scope(self, nodeid):
-            if nodeid.startswith(SPARK):
-                return "Spark, queries" if nodeid.startswith(SPARK_QUERIES) else "Spark, audits"
-            return super()._split_scope(nodeid)
-
-    if config.getvalue("dist") != "loadfile":
-        return None
-    config.option.loadscopereorder = False      # Else the files of most tests would go first.
-    return Scheduling(config, log)
-
-
-def pytest_collection_modifyitems(config, items):
-    """Workers begin with the files that take longest, so that none is left with one of them at the end."""
-    if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: next(
-            (place for place, folder in enumerate(LONG) if item.nodeid.startswith(folder)), len(LONG)))
+# A shell that starts the tests in the background has these ignored, and all that they start would inherit that.
+for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, usual)
 
 
 def pytest_collection_finish(session):
     """The collector passes over what was imported and collected: looking through it takes a quarter of a second."""
     gc.collect()
     gc.freeze()
-
-
-def pytest_runtest_setup(item):
-    """There are more workers than cores, because brokers and clients wait for each other.
-
-    The workers that use Spark take longest of all, so the others let them go first; what they start inherits that.
-    """
-    if hasattr(item.config, "workerinput") and not item.nodeid.startswith(SPARK) and os.nice(0) == 0:
-        os.nice(5)
 
 
 @pytest.fixture

@@ -1,9 +1,10 @@
-"""Which test files take most processor time, with xdist or without it:  make test TESTS="-p tests.costs tests/server"
+"""Which test files take most processor time, in workers or without them:  make test TESTS="-p tests.costs tests/server"
 
 A file has the time of its tests' process and of the processes that were waited for meanwhile, such as brokers and what
-those started.  What a worker of xdist collects and imports counts for no file.
+those started.
 """
 
+import os
 import resource
 from collections import Counter
 
@@ -23,6 +24,9 @@ def _seconds():
 def pytest_collection_finish():
     global _before
     _before = _seconds()
+
+
+os.register_at_fork(after_in_child=pytest_collection_finish)    # tests.workers
 
 
 @pytest.hookimpl(wrapper=True)
