@@ -25,6 +25,9 @@ class Asked:
     arguments: Annotated[dict[str, int] | None, Field("Arguments.")] = None
     note: Annotated[str, Field("A note.")] = ""
     names: Annotated[list[str], Field("Names.", verbatim=True)] = ()
+    rank: Annotated[int, Field("Rank.")] = 0
+    comment: Annotated[str | None, Field("A comment.")] = None
+    tags: Annotated[list[str] | None, Field("Tags.")] = None
 
 
 class Answer(TypedDict):
@@ -36,7 +39,7 @@ ROW = Operation("thing", "make_one", """Make a thing.
     It takes a while.
     """, Asked, Answer, Right("administrator"), lambda node, who, request: {"name": ""}, changes=True,
     aliases=("make_thing",))
-DEFAULTS = {"most_octets": 5, "colour": "red", "fast": True, "slow": False, "note": ""}
+DEFAULTS = {"most_octets": 5, "colour": "red", "fast": True, "slow": False, "note": "", "rank": 0}
 
 
 @pytest.fixture(autouse=True)
@@ -80,7 +83,8 @@ def test_it_is_listed_with_its_help(ctl):
     assert out.startswith("Usage: brokerctl thing make_one [OPTIONS] NAME\n\n  Make a thing.\n\n  It takes a while.\n\n"
                           "  NAME  Its name.\n")
     for line in ("--most-octets INTEGER RANGE", "Size.  [default: 5]", "--colour [red|green]", "--fast / --no-fast",
-                 "--slow / --no-slow", "--arguments JSON", "--json"):
+                 "--slow / --no-slow", "--arguments JSON", "--names TEXT", "Names.\n", "--rank INTEGER", "Rank.\n",
+                 "--comment TEXT", "--tags WORDS", "--json"):
         assert line in out, line
     assert "--watch" not in out, "what changes something is not repeated"
 
@@ -92,7 +96,16 @@ def test_its_request_has_what_was_given_and_the_defaults(ctl, tmp_path):
     _, _, _, asked = ctl("make_thing", "y", "--out", "there", "--most-octets", "9", "--colour", "green", "--no-fast",
                          "--slow", "--arguments", '{"a": 1}', "--note", "q\udcff", answer={"result": {}})
     assert asked == [{"verb": "thing make_one", "name": "y", "out": f"{tmp_path}/there", "most_octets": 9,
-                      "colour": "green", "fast": False, "slow": True, "arguments": {"a": 1}, "note": "q\udcff"}]
+                      "colour": "green", "fast": False, "slow": True, "arguments": {"a": 1}, "note": "q\udcff",
+                      "rank": 0}]
+
+
+def test_what_may_be_left_out_is_given_as_what_it_is(ctl):
+    _, _, err, asked = ctl("thing", "make_one", "x", "--comment", "for orders", "--tags", "a, b", "--rank", "-3",
+                           answer={"result": {}})
+    assert err == ""
+    assert {name: asked[0][name] for name in ("comment", "tags", "rank")} == {
+        "comment": "for orders", "tags": ["a", "b"], "rank": -3}
 
 
 def test_json_is_what_was_answered(ctl):

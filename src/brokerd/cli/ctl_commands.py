@@ -8,7 +8,7 @@ import json
 import os
 import sys
 from inspect import cleandoc
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
@@ -147,6 +147,8 @@ class _Words(click.ParamType):
 
 
 def _parameter(each: RequestField) -> click.Parameter:
+    if type(None) in get_args(each.type):  # It may be left out: what is given has the other type.
+        each = each._replace(type=next(kind for kind in get_args(each.type) if kind is not type(None)))
     attributes: dict[str, Any] = {"type": _type(each), "required": each.required}
     if not each.required:
         attributes["default"] = each.default  # click would take even None as a given value.
@@ -163,7 +165,7 @@ def _parameter(each: RequestField) -> click.Parameter:
         attributes |= {"type": str, "default": None, "multiple": True}
     elif each.type == list[str]:
         attributes |= {"type": _Words(), "default": None}
-    shown = f"  [default: {each.default}]" if each.default not in (None, "", False) else ""
+    shown = f"  [default: {each.default}]" if each.default not in (None, "", False, ()) else ""
     if each.type is bool:
         flag += f"/--no-{flag[2:]}"
     short = ["-p"] if each.name == "vhost" else []  # rabbitmqctl's
@@ -175,7 +177,7 @@ def _type(each: RequestField) -> Any:
         return click.Choice(each.choices)
     if each.type is int:
         low, high = [None if bound is None else int(bound) for bound in (each.field.low, each.field.high)]
-        return click.IntRange(low, high)
+        return click.INT if low is high is None else click.IntRange(low, high)
     if each.type is float:
         return click.FloatRange(each.field.low, each.field.high)
     return {bool: click.BOOL, str: click.STRING}.get(each.type) or _Json()
