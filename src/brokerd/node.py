@@ -330,7 +330,7 @@ class Node:
             try:
                 queue.renew_name()
             except OSError as error:
-                log.warning("%s: its name is not in its folder: %s", queue, error)
+                log.warning("%s: its name cannot be written into its folder: %s", queue, error)
 
     def begin_vhost_end(self, vhost: VHost) -> None:
         """Have no client find a vhost any more, and nothing write into its folder.  ``end_vhost`` must follow."""

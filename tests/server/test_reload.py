@@ -269,7 +269,7 @@ def test_a_reload_that_takes_long_says_so_from_time_to_time(monkeypatch):
     monkeypatch.setattr("brokerd.server.reload.monotonic", lambda: now[0])
     for _ in take_steps([lambda: iter(range(3)), lambda: iter(range(4))]):
         now[0] += 2.0
-    assert said == [f"reload: not all of it is in force yet, after {seconds} s" for seconds in (6, 12)]
+    assert said == [f"reload: still under way after {seconds} s" for seconds in (6, 12)]
 
 
 def test_the_log_says_at_once_that_files_are_read_again(broker):

@@ -307,7 +307,7 @@ def test_a_client_that_goes_before_tls_is_agreed_on_is_no_warning(make_tls_broke
         lines = len(broker.lines)
         with socket.create_connection(("127.0.0.1", broker.tls_port), SECONDS) as client:
             client.sendall(first)
-        broker.wait_for_log(r"INFO +127\.0\.0\.1:\d+: went before TLS was agreed on", lines)
+        broker.wait_for_log(r"INFO +127\.0\.0\.1:\d+: the client closed the connection during the TLS handshake", lines)
     assert not [line for line in broker.lines[begin:] if "WARNING" in line]
 
 

@@ -176,8 +176,8 @@ class Logins:
         """The password was wrong."""
         for locked in self._failed.note(address, name, self._settings().failed_logins_per_second):
             who = "all users" if locked is None else f"user '{locked}'"
-            log.warning("too many failed logins of %s from %s: further ones are refused without a look, also "
-                        "with the right password, until time has passed", who, address)  # fmt: skip
+            log.warning("too many failed logins of %s from %s: for a while the broker refuses all further ones, "
+                        "even with the right password", who, address)  # fmt: skip
 
     def check_place(self, name: str, *, loopback: bool) -> None:
         """Check that the user may come from there.  Raises LoginRefused."""

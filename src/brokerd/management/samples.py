@@ -52,7 +52,7 @@ class Samples:
             try:
                 await self.take()
             except (Refused, Unavailable) as error:
-                log.debug("no sample: %s", error)
+                log.debug("no sample for the charts was taken: %s", error)
             self._forget()
             await asyncio.sleep(EVERY_SECONDS)
 

@@ -28,11 +28,11 @@ def read_redriven(directory: str) -> list[int]:
     try:
         said = json_file.read(path, Disk())
     except (StoreError, OSError) as error:
-        log.warning("%s: redriven messages are the last of their groups", error)
+        log.warning("%s: redriven messages now come last in their groups", error)
         return []
     seqs = said.get("seqs") if isinstance(said, dict) and said.get("version") == VERSION else None
     if not isinstance(seqs, list) or not all(isinstance(seq, int) and seq > 0 for seq in seqs):
-        log.warning("%s: no broker of this version wrote it: redriven messages are the last of their groups", path)
+        log.warning("%s: unknown version or content: redriven messages now come last in their groups", path)
         return []
     return seqs
 

@@ -102,7 +102,7 @@ class Child:
         waits = bool(self._unwritten)
         self._unwritten += json.dumps(table).encode() + b"\n"
         if len(self._unwritten) > INPUT_OCTETS_MAX:
-            log.warning("%s: the process reads nothing any more: it is ended", self.name)
+            log.warning("%s: the process has stopped reading; the broker ends it", self.name)
             os.kill(self.pid, signal.SIGKILL)
         elif not waits:
             self._write()
@@ -152,7 +152,7 @@ class Child:
                 self._said = ""
                 self._on_said(said)
         except (ValueError, TypeError, KeyError):
-            log.warning("%s: says what is not understood: %.200r", self.name, line)
+            log.warning("%s: the process sent a line that the broker does not understand: %.200r", self.name, line)
 
     def _fail(self, text: str) -> None:
         if text != self._said:

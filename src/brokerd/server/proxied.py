@@ -111,7 +111,7 @@ class Acceptor:
         try:
             await self._loop.connect_accepted_socket(lambda: self._make(origin), sock)
         except OSError as error:
-            log.info("a connection went before it began: %s", error.strerror)
+            log.info("a client closed its connection before it could be served: %s", error.strerror)
             sock.close()
 
     def close(self) -> None:

@@ -139,7 +139,7 @@ def take_steps(steps: list[Step]) -> Iterator[None]:
             yield
             if monotonic() >= told + TELL_SECONDS:
                 told = monotonic()
-                log.info("reload: not all of it is in force yet, after %.0f s", told - began)
+                log.info("reload: still under way after %.0f s", told - began)
 
 
 def _split(server: "Server", options: "Config", context: "SSLContext | None") -> tuple[dict[str, Any], list[str]]:

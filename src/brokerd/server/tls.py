@@ -196,6 +196,6 @@ def _agreed_or_not(tls: Any, done: "Future[None]") -> None:
 def _log_failed_handshake(peer: str, error: BaseException) -> None:
     """Log why a client's TLS handshake failed; the client has no AMQP connection that could tell it."""
     if isinstance(error, ConnectionResetError):
-        log.info("%s: went before TLS was agreed on", peer)
+        log.info("%s: the client closed the connection during the TLS handshake", peer)
     else:
         log.warning("%s: TLS handshake failed: %s", peer, reason(error))

@@ -132,7 +132,7 @@ def _remove_queue(
     done nothing.
     """
     if not _finish_deaths(queue, DEATHS_AT_DELETE_MAX):
-        log.warning("%s is deleted with more dead messages than are dead-lettered at once: the rest is lost", queue)
+        log.warning("%s is deleted before all its dead messages were dead-lettered: the rest is lost", queue)
     _check_queue(queue, if_unused, if_empty)
     if queue.durable:
         vhost.write(methods.QueueDelete(queue=queue.name).encode())
