@@ -18,6 +18,13 @@ class Core(Protocol):
     def add_errand(self, step: Callable[[], bool]) -> None:
         """Call ``step()`` in each ``go_on()``, in turns with other errands, until it returns True."""
 
+    @property
+    def is_crowded(self) -> bool:
+        """Whether clients have used up the time that they have together before the loop looks after anything else."""
+
+    def count_work(self, ns: int) -> None:
+        """Work for a client took so long."""
+
 
 class Node(Protocol):
     """A broker, as this module sees it."""
@@ -107,16 +114,29 @@ class Done:
         self.value = value
 
 
+class Piece:
+    """A piece of work that begins now."""
+
+    __slots__ = ("_until",)
+
+    def __init__(self) -> None:
+        self._until = monotonic_ns() + PIECE_NS
+
+    def is_over(self) -> bool:
+        """Whether it has taken as long as a piece may."""
+        return monotonic_ns() >= self._until
+
+
 def do_first_piece(work: Iterator[None]) -> Done | None:
     """Do one piece of ``work`` now.  Returns its result; None: there is more of it.
 
     Raises what the work raises.
     """
-    until = monotonic_ns() + PIECE_NS
+    piece = Piece()
     try:
         while True:
             next(work)
-            if monotonic_ns() >= until:
+            if piece.is_over():
                 return None
     except StopIteration as end:
         return Done(end.value)  # The exception itself would keep its caller's frame, which would keep the exception.
@@ -128,11 +148,11 @@ def add_work(core: Core, work: Iterator[None], done: Callable[[], object]) -> No
     What it raises goes to the loop, after ``done()``.
     """
 
-    def piece() -> bool:
-        until = monotonic_ns() + PIECE_NS
+    def step() -> bool:
+        piece = Piece()
         try:
             for _ in work:
-                if monotonic_ns() >= until:
+                if piece.is_over():
                     return False
         except BaseException:
             done()
@@ -140,4 +160,21 @@ def add_work(core: Core, work: Iterator[None], done: Callable[[], object]) -> No
         done()
         return True
 
-    core.add_errand(piece)
+    core.add_errand(step)
+
+
+def do_from_now(core: Core, work: Iterator[None], done: Callable[[], object]) -> None:
+    """Have ``work`` done, its first piece at once, unless the turn is crowded already.  Then call ``done()``, also if
+    the first piece raises something."""
+    if core.is_crowded:
+        add_work(core, work, done)
+        return
+    began, ended = monotonic_ns(), True
+    try:
+        ended = do_first_piece(work) is not None
+    finally:
+        core.count_work(monotonic_ns() - began)
+        if ended:
+            done()
+        else:
+            add_work(core, work, done)

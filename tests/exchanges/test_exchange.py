@@ -41,7 +41,7 @@ def tagged(arguments):
 
 
 @pytest.mark.parametrize("kind", MATCHING)
-@pytest.mark.parametrize("collection", [list, set])
+@pytest.mark.parametrize("collection", [list, dict])
 @settings(max_examples=150)
 @given(steps=STEPS, key=st.sampled_from(["", "a", "a.b", "a.x.b", "b", "a.b.c"]), headers=HEADERS)
 def test_any_row_of_binds_and_unbinds_leaves_what_a_plain_list_would_hold(kind, collection, steps, key, headers):

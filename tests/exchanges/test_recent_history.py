@@ -15,7 +15,7 @@ def octets(**properties):
 def kept(exchange, messages):
     for body in messages:
         exchange.remember(Message(b"x", b"k", octets(), body))
-    return [message.body for message in exchange.recent_messages()]
+    return [message.body for message in exchange.follow()]
 
 
 @pytest.mark.parametrize(("arguments", "expected"), [({}, 20), ({"x-recent-history-length": 3}, 3)])
@@ -29,7 +29,7 @@ def test_what_is_kept_is_the_message_as_it_was_published():
     exchange = RecentHistoryExchange("x")
     message = Message(b"outer", b"k\xff", octets(message_id="m"), b"body")
     exchange.remember(message)
-    assert list(exchange.recent_messages()) == [message]
+    assert list(exchange.follow()) == [message]
 
 
 @pytest.mark.parametrize(("headers", "stored"), [
@@ -40,13 +40,13 @@ def test_what_is_kept_is_the_message_as_it_was_published():
 def test_a_header_that_is_true_keeps_a_message_out(headers, stored):
     exchange = RecentHistoryExchange("x")
     exchange.remember(Message(b"x", b"k", octets(headers=headers), b""))
-    assert bool(exchange.recent_messages()) is stored
+    assert bool(exchange.follow()) is stored
 
 
 def test_headers_that_cannot_be_decoded_are_kept():
     exchange = RecentHistoryExchange("x")
     exchange.remember(Message(b"x", b"k", b"\x20\x00\x00\x00\x00\x1c\x19x-recent-history-no-storeQ", b""))
-    assert len(exchange.recent_messages()) == 1
+    assert len(exchange.follow()) == 1
 
 
 def test_there_is_an_end_to_the_octets_kept(monkeypatch):
@@ -71,7 +71,7 @@ def test_all_exchanges_together_keep_so_many_octets_and_one_that_is_gone_keeps_n
     assert len(kept(first, [bytes(30_000)] * 3)) == 3
     assert kept(second, [bytes(30_000)]) == []
     assert kept(second, [b"short"]) == [b"short"]
-    assert len(first.recent_messages()) == 3
+    assert len(first.follow()) == 3
     del first
     assert len(kept(second, [bytes(30_000)] * 3)) == 4
     del second

@@ -136,11 +136,11 @@ def test_claimed_deliveries_are_settled_as_each_was_asked(shared, channel):
     assert channel.claimed(1, 10, ACK) == [(queue, 3)]
     assert [seq for _, seq in channel.claimed(1, 5, BACK)] == [1, 2, 4, 5]
     assert [seq for _, seq in channel.claimed(7, 10, REJECT)] == [7, 8, 9, 10]
-    channel.settle_claimed(3, 3, ACK)
+    channel.settle_claimed(3, 3, 3, ACK)
     assert (queue.acked, queue.unacked, queue.ready) == (1, 9, 0)
-    channel.settle_claimed(1, 5, BACK, requeue=CAUSE_NACK)
+    channel.settle_claimed(1, 5, 5, BACK, requeue=CAUSE_NACK)
     assert (queue.acked, queue.unacked, queue.ready) == (1, 5, 4)
-    channel.settle_claimed(1, 10, REJECT, reject=True)
+    channel.settle_claimed(1, 10, 10, REJECT, reject=True)
     assert (queue.acked, queue.unacked, queue.ready) == (6, 0, 4)
     assert channel.claimed(1, 10, REJECT) == []
 
@@ -148,12 +148,49 @@ def test_claimed_deliveries_are_settled_as_each_was_asked(shared, channel):
 def test_what_is_not_claimed_returns_alone(channel):
     queue, = (consumer.queue for consumer in channel.consumers.values())
     channel.claim(4, True, ACK)
-    channel.return_unclaimed(CAUSE_RECOVER)
+    channel.return_unclaimed(1, 10, 10, CAUSE_RECOVER)
     assert (queue.unacked, queue.ready) == (4, 6)
     channel.disclaim()
-    channel.return_unclaimed(CAUSE_RECOVER)
+    channel.return_unclaimed(1, 10, 10, CAUSE_RECOVER)
     assert (queue.unacked, queue.ready) == (0, 10)
-    channel.return_unclaimed(CAUSE_RECOVER)
+    channel.return_unclaimed(1, 10, 10, CAUSE_RECOVER)
+
+
+def test_what_was_claimed_and_returns_in_pieces_comes_again_in_its_order(shared):
+    count = 2 * AT_ONCE + 5
+    queue, connection, channel = deliver(shared, count)
+    connection.bodies()
+    channel.claim(0, True, BACK)
+    for first in range(1, count + 1, AT_ONCE):
+        channel.settle_claimed(first, min(first + AT_ONCE - 1, count), count, BACK, requeue=CAUSE_NACK)
+    shared.turns()
+    assert connection.bodies() == [b"%d" % at for at in range(1, count + 1)]
+    assert (queue.redelivered, channel.unacked) == (count, count)
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_a_recovery_takes_pieces_and_means_no_delivery_that_is_made_between_them(shared, count):
+    more = 2 * AT_ONCE
+    queue, connection, channel = deliver(shared, count + more, prefetch=count)
+    connection.bodies()
+    pieces = 1
+    while not channel.recover():
+        pieces += 1
+        shared.turns()  # The consumer has some of them again, and more.
+    assert pieces == -(-count // AT_ONCE)
+    shared.turns()
+    again = connection.bodies()
+    assert sorted(map(int, again))[:count] == list(range(1, count + 1))
+    assert len(again) == len(set(again)) == channel.unacked == count
+    assert queue.ready == more
+
+
+def test_no_tag_that_was_never_given_is_settled_or_returned(channel):
+    assert channel.outstanding == (1, 10)
+    with pytest.raises(ValueError, match="no delivery has this tag"):
+        channel.settle_claimed(1, 11, 11, ACK)
+    with pytest.raises(ValueError, match="no delivery has this tag"):
+        channel.return_unclaimed(1, 11, 11, CAUSE_RECOVER)
 
 
 def test_a_delivery_that_had_timed_out_before_it_was_claimed_is_counted_late(shared):
@@ -172,6 +209,6 @@ def test_a_delivery_that_had_timed_out_before_it_was_claimed_is_counted_late(sha
     assert channel.claimed(1, 1, ACK) == []
     channel.disclaim()
     assert channel.claim(1, False, ACK) == (1, 1, 1)
-    channel.settle_claimed(1, 1, ACK)
+    channel.settle_claimed(1, 1, 1, ACK)
     assert (channel.late, queue.ready) == (1, 1)
     assert isinstance(channel, plane.Channel)

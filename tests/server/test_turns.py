@@ -154,7 +154,7 @@ def patterns_of_many_paths(peer):
     peer.declare(NAMES[:1])
     peer.exchange("topic")
     peer.bind(NAMES[:1], [".".join("#*a"[number // 3 ** at % 3] for at in range(6)) for number in range(3 ** 6)])
-    octets = b"".join(message(".".join(["a"] * 60 + [str(number)])) for number in range(20))
+    octets = b"".join(message(".".join(["a"] * 60 + [str(number)])) for number in range(200))
     return lambda: peer.do(methods.QueueBind(queue=NAMES[0], exchange="turns", routing_key=str(time.monotonic_ns())),
                            octets)
 
@@ -215,16 +215,72 @@ def a_purge(peer):
     return lambda: peer.do(octets, methods.QueuePurge(queue=NAMES[0]))
 
 
+def a_history_for_a_new_binding(peer):
+    peer.declare(NAMES[:2])
+    peer.exchange("x-recent-history", arguments={"x-recent-history-length": 50_000})
+    peer.bind(NAMES[1:2])
+    peer.do(message() * 50_000)
+    return lambda: peer.do(methods.QueueBind(queue=NAMES[0], exchange="turns"))
+
+
+def what_leads_to_an_exchange_that_loses_its_last_binding(peer):
+    peer.declare(NAMES[:1])
+    peer.exchange("fanout", auto_delete=True)
+    peer.bind(NAMES[:1])
+    peer.do(*(methods.ExchangeBind(destination="turns", source="amq.topic", routing_key=f"turns.{number}", no_wait=True)
+              for number in range(30_000)))
+    return lambda: peer.do(methods.QueueUnbind(queue=NAMES[0], exchange="turns"))
+
+
+def long_work_behind_a_commit(peer):
+    peer.declare(NAMES[:2])
+    peer.exchange("topic")
+    peer.bind(NAMES[:1], [f"a.{number}.#.*" for number in range(30_000)])
+    peer.ask(methods.TxSelect())
+    return lambda: peer.do(message(NAMES[1], "", delivery_mode=2), methods.TxCommit(),
+                           methods.QueueDelete(queue=NAMES[0]))
+
+
+def many_deliveries(peer, port, count=100_000):
+    """So many unacked deliveries."""
+    peer.declare(NAMES[:1])
+    with Abuser(port).open() as publisher:
+        publisher.do(message(NAMES[0], "") * count)
+        publisher.close()
+    peer.send(methods.BasicQos(prefetch_count=0), methods.BasicConsume(queue=NAMES[0], consumer_tag="turns"))
+    peer.wait(methods.BasicDeliver, count)
+
+
+def deliveries_that_a_client_recovers(peer, port):
+    many_deliveries(peer, port)
+    peer.send(methods.BasicCancel(consumer_tag="turns"))
+    peer.wait(methods.BasicCancelOk)
+    return lambda: peer.do(methods.BasicRecover(requeue=True))
+
+
+def deliveries_that_a_commit_rejects(peer, port):
+    peer.ask(methods.TxSelect())
+    many_deliveries(peer, port)
+    return lambda: peer.do(methods.BasicNack(delivery_tag=0, multiple=True, requeue=False), methods.TxCommit())
+
+
 ABUSES = [methods_in_python, declares_and_deletes, a_commit, a_first_publish_to_many_queues, a_message_in_every_level,
           exclusive_queues_that_end, a_hash_ring_made_anew, bindings_whose_exchange_goes, a_queue_whose_bindings_go,
           an_exchange_whose_bindings_go, a_queue_whose_consumers_go, headers_of_many_shapes, patterns_of_many_paths,
           deduplication_keys, messages_that_become_due_at_once, consumers_whose_channel_ends, a_purge,
-          auto_delete_queues_whose_consumers_channel_ends]
+          auto_delete_queues_whose_consumers_channel_ends, a_history_for_a_new_binding,
+          what_leads_to_an_exchange_that_loses_its_last_binding, long_work_behind_a_commit,
+          deliveries_that_a_client_recovers, deliveries_that_a_commit_rejects]
 
 
 # A single method: nothing but its own pieces lets others through.
 ONE_METHOD = (a_queue_whose_bindings_go, an_exchange_whose_bindings_go, a_queue_whose_consumers_go,
-              auto_delete_queues_whose_consumers_channel_ends)
+              auto_delete_queues_whose_consumers_channel_ends, a_history_for_a_new_binding,
+              what_leads_to_an_exchange_that_loses_its_last_binding, long_work_behind_a_commit,
+              deliveries_that_a_commit_rejects)
+
+# What needs the broker's port.
+OF_TWO_CLIENTS = (exclusive_queues_that_end, deliveries_that_a_client_recovers, deliveries_that_a_commit_rejects)
 
 
 class Other:
@@ -271,7 +327,7 @@ def rounds_beside(work, other):
 
 @pytest.mark.parametrize("abuse", ABUSES, ids=lambda abuse: abuse.__name__)
 def test_messages_of_others_go_in_and_out_beside(broker, abuse):
-    given = (broker.port,) if abuse is exclusive_queues_that_end else ()
+    given = (broker.port,) if abuse in OF_TWO_CLIENTS else ()
     counts, wanted = [], ROUNDS_OF_ONE_METHOD if abuse in ONE_METHOD else ROUNDS
     while len(counts) < ATTEMPTS and max(counts, default=0) < wanted:
         # Nobody tells the abuser that a queue of its consumers is gone: it would read that long after the request.

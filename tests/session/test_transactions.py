@@ -20,6 +20,7 @@ from brokerd.session import transactions, tx
 from brokerd.store import commit_log as journal
 from brokerd.store.disk import Disk, Room
 from brokerd.store.shared_commit_log import load
+from brokerd.vhost.deletions import finish
 from brokerd.wire import methods
 from brokerd.wire.frames import FrameScanner
 
@@ -130,6 +131,11 @@ class Connection:
     def rest(self):
         self.rests += 1
 
+    is_crowded = False
+
+    def count_work(self, ns):
+        pass
+
     def go_on(self):
         self.rests -= 1
 
@@ -157,7 +163,7 @@ class Connection:
     def on_error(self, channel, error, class_id, method_id):
         self.log.append((error.reply_code, error.args[0]))
         self.channel.closing = True
-        self.channel.transaction.leave()
+        finish(self.channel.transaction.leave())
 
 
 class Channel:
@@ -183,14 +189,20 @@ class Channel:
     def claimed(self, first, last, outcome):
         return [self.unacked[tag] for tag in range(first, last + 1) if self.claims.get(tag) == outcome]
 
-    def settle_claimed(self, first, last, outcome, *, requeue=0, reject=False):
+    def settle_claimed(self, first, last, upto, outcome, *, requeue=0, reject=False):
         for tag in range(first, last + 1):
             if self.claims.get(tag) == outcome:
                 self.settle(tag, False, requeue=requeue, reject=reject)
 
-    def return_unclaimed(self, cause):
+    left = False
+
+    @property
+    def outstanding(self):
+        return min(self.unacked, default=1), max(self.unacked, default=0)
+
+    def return_unclaimed(self, first, last, upto, cause):
         for tag in list(self.unacked):
-            if tag not in self.claims:
+            if first <= tag <= last and tag not in self.claims:
                 self.settle(tag, False, requeue=cause)
 
     def disclaim(self):
@@ -368,7 +380,7 @@ def test_all_of_nothing_may_be_acked(peer):
 def test_recover_returns_only_what_the_transaction_has_not_settled(peer):
     peer.delivered(1, 2)
     peer.say(methods.BasicAck(delivery_tag=1))
-    peer.channel.transaction.recover()
+    finish(peer.channel.transaction.recover())
     assert peer.seen() == [("back by recover", "q", 102)]
     peer.say(methods.TxCommit())
     assert peer.seen()[:1] == [("ack", "q", 101)]
@@ -394,7 +406,7 @@ def test_a_commit_that_may_not_be_any_more_does_nothing(peer):
     with pytest.raises(AccessRefused):
         peer.say(methods.TxCommit())
     assert peer.seen() == []
-    peer.channel.transaction.leave()
+    finish(peer.channel.transaction.leave())
     assert peer.seen() == []
 
 
@@ -405,7 +417,7 @@ def test_a_commit_without_space_does_nothing(peer, fault):
     setattr(peer.node.disk, fault, {"free": 1000, "broken": True}[fault])
     with pytest.raises(PreconditionFailed, match="^the transaction cannot be stored: No space left on device$"):
         peer.say(methods.TxCommit())
-    peer.channel.transaction.leave()
+    finish(peer.channel.transaction.leave())
     assert peer.seen() == []
     assert peer.files == []
 
@@ -445,7 +457,7 @@ def test_a_transaction_gets_no_more_memory_than_there_is_for_all_and_its_channel
         for _ in range(2 * MUCH_OCTETS // 100):
             peer.publish()
     assert peer.node.transaction_memory.octets <= 2 * MUCH_OCTETS
-    peer.channel.transaction.leave()
+    finish(peer.channel.transaction.leave())
     assert peer.node.transaction_memory.octets == 0
 
 
@@ -513,7 +525,7 @@ def test_what_waits_for_the_answer_is_dropped_where_the_connection_closes(peer):
     peer.say(methods.BasicAck(delivery_tag=1))
     peer.say(methods.TxCommit())
     peer.say(methods.ChannelClose())
-    peer.channel.transaction.leave(connection_closes=True)
+    finish(peer.channel.transaction.leave(connection_closes=True))
     assert peer.synced() == [("q", b"1", 1), ("q", b"2", 2)]
     assert 1 in peer.channel.unacked
 
@@ -587,7 +599,7 @@ def test_a_channel_that_goes_lets_its_client_go_on(peer):
     peer.say(methods.TxCommit())
     for _ in range(300):
         peer.publish("t", b"t")
-    peer.channel.transaction.leave()
+    finish(peer.channel.transaction.leave())
     assert peer.connection.rests == 0
 
 
@@ -606,6 +618,35 @@ def test_a_commit_of_many_is_decided_in_pieces_while_its_client_rests_and_stored
     assert (peer.files, peer.connection.rests) == (["tx.shared.7.0"], 0)
     assert peer.synced() == [*[("q", b"%d" % n, n + 1) for n in range(count)], "tx.commit-ok"]
     assert (peer.connection.errands, peer.connection.rests) == ([], 0)
+
+
+@pytest.fixture
+def settling(peer, short_pieces, monkeypatch):
+    """A commit that settles six deliveries is on disk, and two of them are settled."""
+    monkeypatch.setattr(transactions, "SETTLED_AT_ONCE", 2)
+    peer.delivered(1, 2, 3, 4, 5, 6)
+    peer.publish(body=b"1")
+    peer.say(methods.BasicAck(delivery_tag=6, multiple=True))
+    peer.say(methods.TxCommit())
+    assert peer.synced() == [("q", b"1", 1), ("ack", "q", 101), ("ack", "q", 102)]
+    assert peer.connection.rests == 1
+    return peer
+
+
+def test_very_many_settlements_of_a_commit_are_done_in_pieces_and_answered_behind_the_last(settling):
+    settling.say(methods.QueuePurge(queue="q"))
+    assert settling.pieces(1) == 1
+    assert settling.seen() == [("ack", "q", 103), ("ack", "q", 104)]
+    settling.pieces()
+    assert settling.seen() == [("ack", "q", 105), ("ack", "q", 106), "tx.commit-ok", "queue.purge"]
+    assert settling.connection.rests == 0
+
+
+def test_a_channel_that_goes_while_its_commit_is_settling_finishes_that_once_before_it_gives_back_the_rest(settling):
+    finish(settling.channel.transaction.leave())
+    assert settling.seen() == [("ack", "q", 100 + tag) for tag in (3, 4, 5, 6)]
+    settling.pieces()
+    assert (settling.synced(), settling.connection.rests, settling.connection.errands) == ([], 0, [])
 
 
 class Kept:
@@ -672,7 +713,7 @@ def test_a_commit_of_many_octets_that_ends_between_two_pieces_leaves_nothing(pee
     peer.say(methods.TxCommit())
     peer.pieces(done)
     if end == "leave":
-        peer.channel.transaction.leave()
+        finish(peer.channel.transaction.leave())
     else:
         peer.node.disk.broken = True
     peer.pieces()
@@ -715,7 +756,7 @@ def test_what_comes_on_a_channel_that_was_closed_is_not_kept_for_the_answer_of_i
     peer.publish()
     peer.say(methods.TxCommit())
     peer.say(methods.ChannelClose(reply_code=200, reply_text="", class_id=0, method_id=0))
-    peer.channel.transaction.leave()
+    finish(peer.channel.transaction.leave())
     peer.channel.closing = True
     for _ in range(300):
         peer.say(methods.ChannelCloseOk())
@@ -731,7 +772,7 @@ def test_a_channel_that_goes_while_its_commit_is_decided_takes_it_with_it(peer, 
         peer.publish(body=b"%d" % n)
     peer.say(methods.TxCommit())
     peer.pieces(150)
-    peer.channel.transaction.leave()
+    finish(peer.channel.transaction.leave())
     peer.pieces()
     assert (peer.synced(), peer.files, peer.connection.rests) == ([], [], 0)
 
@@ -772,7 +813,7 @@ def test_a_channel_that_goes_takes_what_is_open_with_it_and_completes_what_is_de
     peer.publish(body=b"2")
     peer.say(methods.TxCommit())
     peer.publish(body=b"3")
-    peer.channel.transaction.leave()
+    finish(peer.channel.transaction.leave())
     assert peer.seen() == [("q", b"1", 1), ("q", b"2", 2)]
     peer.synced()
     assert peer.synced() == []
@@ -785,7 +826,7 @@ def test_a_channel_that_goes_between_the_decision_and_its_sync_has_it_on_disk_be
     assert peer.node.disk.synced == []
     decision = {str(peer.directory / "tx.shared.7.0"), str(peer.directory)}
     peer.connection.on_put = lambda: peer.connection.log.append(decision <= set(peer.node.disk.synced))
-    peer.channel.transaction.leave()
+    finish(peer.channel.transaction.leave())
     assert peer.seen() == [True, ("q", b"1", 1), True, ("q", b"2", 2)]
 
 
@@ -796,7 +837,7 @@ def test_a_channel_that_goes_while_the_sync_of_its_decision_is_under_way_waits_f
     decision = str(peer.directory / "tx.shared.7.0")
     peer.channel.transaction._entry.file.dirty = False      # The group commit has begun, and not ended.
     peer.connection.on_put = lambda: peer.connection.log.append(decision in peer.node.disk.synced)
-    peer.channel.transaction.leave()
+    finish(peer.channel.transaction.leave())
     assert peer.seen() == [True, ("q", b"1", 1), True, ("q", b"2", 2)]
 
 
@@ -813,7 +854,7 @@ def test_one_sync_on_the_loop_is_enough_for_decisions_that_stand_in_the_log_toge
     peer.say(methods.TxCommit())
     entry.file.sync()                               # Another channel of the connection went.
     peer.node.disk.synced.clear()
-    peer.channel.transaction.leave()
+    finish(peer.channel.transaction.leave())
     assert (peer.seen(), peer.node.disk.synced) == ([("q", b"3", 5), ("q", b"3", 6)], [])
     entry.file.begin(9)
     assert entry.file.synced == 0
@@ -831,7 +872,7 @@ def test_a_decision_that_begins_where_the_last_sync_ended_is_not_on_disk(peer):
     assert entry.at == entry.file.synced
     peer.node.disk.synced.clear()
     peer.connection.on_put = lambda: peer.connection.log.append(entry.file.path in peer.node.disk.synced)
-    peer.channel.transaction.leave()
+    finish(peer.channel.transaction.leave())
     assert peer.seen() == [True, ("q", b"2", 3), True, ("q", b"2", 4)]
 
 
@@ -842,7 +883,7 @@ def test_a_channel_that_goes_has_the_decision_of_a_large_commit_on_disk_before_a
     decision = {str(peer.directory / "tx.7.1"), str(peer.directory)}
     peer.node.disk.synced.clear()
     peer.connection.on_put = lambda: peer.connection.log.append(decision <= set(peer.node.disk.synced))
-    peer.channel.transaction.leave()
+    finish(peer.channel.transaction.leave())
     assert peer.seen() == [True, ("q", b"1", 1), True, ("q", bytes(600_000), 2)]
 
 
@@ -873,7 +914,7 @@ def test_a_channel_that_goes_syncs_no_decision_where_nothing_is_synced(peer, mon
     peer.publish(body=b"1")
     peer.publish(body=b"2")
     peer.say(methods.TxCommit())
-    peer.channel.transaction.leave()
+    finish(peer.channel.transaction.leave())
     assert str(peer.directory / "tx.shared.7.0") not in peer.node.disk.synced
 
 
@@ -882,7 +923,7 @@ def test_a_decided_transaction_that_finds_no_room_when_its_channel_goes_is_there
     peer.publish(body=b"2")
     peer.say(methods.TxCommit())
     peer.connection.full = True
-    peer.channel.transaction.leave()
+    finish(peer.channel.transaction.leave())
     assert not peer.node.blocked
     peer.connection.access.vhost.commit_log.close(remove=True)  # as a clean stop does
     decision, = load(str(peer.directory / "tx.shared.7.0"), Disk()).decisions

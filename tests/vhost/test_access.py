@@ -160,7 +160,7 @@ def test_events_name_who_asked(access, node):
     node.vhost.events = Events()
     access.declare_queue("q", object())
     access.declare_exchange("x", auto_delete=True)
-    access.bind_queue("q", "x", "k", {}, None)
+    finish(access.bind_queue_in_pieces("q", "x", "k", {}, None))
     access.delete_queue("q", None)
     access.vhost.delete_queue(access.vhost.add_queue("own", durable=False, auto_delete=False, arguments={}))
     assert told == [
@@ -195,9 +195,9 @@ def test_the_default_exchange_is_the_destination_of_no_binding(access, verb):
 def test_one_exchange_is_bound_to_another_and_unbound(access):
     x = access.declare_exchange("x")
     for _ in range(2):
-        access.bind_exchange("x", "amq.direct", "k", {})
+        finish(access.bind_exchange_in_pieces("x", "amq.direct", "k", {}))
         assert [(binding.source.name, binding.routing_key) for binding in x.bindings_to] == [("amq.direct", "k")]
-    access.unbind_exchange("x", "amq.direct", "k", {})
+    finish(access.unbind_exchange_in_pieces("x", "amq.direct", "k", {}))
     assert not x.bindings_to
 
 

@@ -124,7 +124,7 @@ def test_an_exchange_that_keeps_messages_keeps_dead_letters(bench):
     dlx = bench.vhost.exchange("dlx", RecentHistoryExchange)
     dlx.bind(bench.vhost.queue("a"), "")
     bench.die(b"one")
-    assert [message.body for message in dlx.recent_messages()] == [b"one"]
+    assert [message.body for message in dlx.follow()] == [b"one"]
 
 
 def test_a_target_that_refuses_loses_it(bench):
@@ -163,7 +163,7 @@ def test_an_exchange_keeps_a_dead_letter_once_however_many_targets_are_synced(sa
     for name in names:
         dlx.bind(safe.vhost.queue(name), "")
     safe.die(b"one")
-    assert [message.body for message in dlx.recent_messages()] == [b"one"]
+    assert [message.body for message in dlx.follow()] == [b"one"]
 
 
 def test_what_comes_back_by_itself_is_not_sent_there_and_told_once(bench, caplog):

@@ -280,14 +280,14 @@ def test_a_backlog_gives_others_their_turn(bench):
 def test_an_inner_type_that_keeps_messages_keeps_those_that_were_delayed_when_they_go(make_bench, monkeypatch):
     kept = []
     monkeypatch.setattr(RecentHistoryExchange, "remember", lambda self, message: kept.append(message.body))
-    monkeypatch.setattr(RecentHistoryExchange, "recent_messages", lambda self: kept)
+    monkeypatch.setattr(RecentHistoryExchange, "follow", lambda self: kept)
     bench = make_bench("x-recent-history")
     assert bench.x.has_history is RecentHistoryExchange.has_history
     bench.publish(b"later", {"x-delay": 100})
     assert not kept
     bench.advance(100)
     assert kept == [b"later"]
-    assert bench.x.recent_messages() is kept
+    assert bench.x.follow() is kept
 
 
 def test_what_its_waiting_room_refuses_moves_no_other_messages_time(bench):

@@ -14,6 +14,7 @@ to it directly, and not those that come by a binding from another exchange.
 Knows nothing of where messages wait: that is for the ``holder``, which vhost/delays sets.
 """
 
+from collections import deque
 from collections.abc import Callable, Collection
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -85,8 +86,11 @@ class DelayedExchange(Exchange):
     def remember(self, message: "Message") -> None:
         self._inner.remember(message)
 
-    def recent_messages(self) -> "Collection[Message]":
-        return self._inner.recent_messages()
+    def follow(self) -> "deque[Message]":
+        return self._inner.follow()
+
+    def unfollow(self, messages: "deque[Message]") -> None:
+        self._inner.unfollow(messages)
 
     def check_binding(self, routing_key: str, arguments: dict) -> None:
         self._inner.check_binding(routing_key, arguments)

@@ -1,12 +1,13 @@
 """Exchange and Binding: what all exchange types share.
 
 An exchange keeps its bindings in one dict, ``(destination, routing key[, arguments]) -> Binding``, and beside it the
-index that its type needs.  A destination is an Exchange or any hashable object with a ``bindings`` collection (list or
-set).  bind and unbind keep that collection current, so that deleting a destination need not search every exchange.
+index that its type needs.  A destination is an Exchange or any hashable object with ``bindings``, which is an empty
+list at first.  bind and unbind keep it current, so that deleting a destination need not search every exchange.
 
 Knows nothing of sockets, permissions, durability or the names of other exchanges.
 """
 
+from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
     from brokerd.wire.properties import Properties
 
 LazyProperties = Callable[[], "Properties"]  # returns the message's properties, which its first call decodes
+
+# The bindings that lead to one destination, oldest first.  Few stand in a list, which is small.  Many stand in the keys
+# of a dict: of half a million, any one goes at once.
+Incoming = list["Binding"] | dict["Binding", None]
+IN_A_LIST_MOST = 64
 
 
 class Intercepted(NamedTuple):
@@ -104,7 +110,7 @@ class Exchange:
         self.arguments = arguments or {}
         self.tally = tally
         self.effective: Effective = NONE_APPLY  # the policies in force
-        self.bindings_to: list[Binding] = []  # from other exchanges to this one
+        self.bindings_to: Incoming = []  # from other exchanges to this one
         self._bindings: dict[tuple[Hashable, ...], Binding] = {}
 
     # --- the verbs
@@ -120,8 +126,7 @@ class Exchange:
             return None
         binding = self._bindings[key] = Binding(self, destination, routing_key, arguments)
         self._added(binding)
-        incoming = _bindings_of(destination)
-        incoming.append(binding) if type(incoming) is list else incoming.add(binding)
+        _arrive(binding)
         return binding
 
     def unbind(self, destination: Any, routing_key: str, arguments: dict | None = None) -> Binding | None:
@@ -130,36 +135,36 @@ class Exchange:
         binding = self._bindings.pop(_key(destination, routing_key, arguments), None)
         if binding is not None:
             self._removed(binding)
-            _bindings_of(destination).remove(binding)
+            _leave(binding)
         return binding
 
     def unbind_all(self, destination: Any) -> list[Binding]:
         """Remove every binding to ``destination``, in time that grows with the destination's bindings alone."""
         incoming = _bindings_of(destination)
         removed = [binding for binding in incoming if binding.source is self]
-        if not removed:
-            return removed
         for binding in removed:
             del self._bindings[_key(destination, binding.routing_key, binding._arguments)]
             self._removed(binding)
-        _leave(destination, self)
+        if len(removed) == len(incoming):
+            incoming.clear()
+        else:
+            for binding in removed:
+                _leave(binding)
         return removed
 
     def unbind_everything(self) -> list[Binding]:
         """Remove every binding that leaves this exchange, for its deletion; bindings to it belong to their sources."""
         removed = list(self._bindings.values())
-        for destination in dict.fromkeys(binding.destination for binding in removed):
-            self.unbind_all(destination)
+        for _ in self.unbind_everything_in_pieces():
+            pass
         return removed
 
     def unbind_everything_in_pieces(self) -> Iterator[None]:
         """The same for an exchange that nothing leads to any more.  At each yield others may have a turn."""
-        for destination in dict.fromkeys([binding.destination for binding in self._bindings.values()]):
-            _leave(destination, self)
-            yield
         while self._bindings:
             _, binding = self._bindings.popitem()
             self._removed(binding)
+            _leave(binding)
             yield
 
     # --- inspection
@@ -167,6 +172,10 @@ class Exchange:
     def bindings(self) -> Iterator[Binding]:
         """The bindings that leave this exchange, oldest first."""
         return iter(self._bindings.values())
+
+    def has_binding(self, destination: Any, routing_key: str, arguments: dict | None = None) -> bool:
+        """Whether there is a binding with this key and these arguments."""
+        return _key(destination, routing_key, arguments) in self._bindings
 
     @property
     def binding_count(self) -> int:
@@ -192,9 +201,14 @@ class Exchange:
     def remember(self, message: "Message") -> None:
         """Take a message, as it was published, after it was routed; called only where ``has_history``."""
 
-    def recent_messages(self) -> "Collection[Message]":
-        """The messages that a newly bound destination gets, oldest first."""
-        return ()
+    def follow(self) -> "deque[Message]":
+        """The messages that a destination gets before it is bound, oldest first.  Until ``unfollow`` those that are
+        routed meanwhile come behind them.  Called only where ``has_history``."""
+        raise NotImplementedError
+
+    def unfollow(self, messages: "deque[Message]") -> None:
+        """Add no more to what ``follow`` returned."""
+        raise NotImplementedError
 
     def check_binding(self, routing_key: str, arguments: dict) -> None:
         """Raise PreconditionFailed if this type cannot have a binding with this key and these arguments."""
@@ -211,19 +225,37 @@ class Exchange:
 
 def unbind_newest(destination: Any) -> Binding:
     """Remove the binding to ``destination`` that was made last, of those of all exchanges.  There must be one."""
-    binding: Binding = _bindings_of(destination).pop()
+    incoming = _bindings_of(destination)
+    binding = incoming.popitem()[0] if isinstance(incoming, dict) else incoming.pop()
     source = binding.source
     del source._bindings[_key(destination, binding.routing_key, binding._arguments)]
     source._removed(binding)
     return binding
 
 
-def _leave(destination: Any, source: Exchange) -> None:
-    """Let the destination forget its bindings from ``source``."""
+def _arrive(binding: Binding) -> None:
+    """Let the destination know of the new binding."""
+    destination = binding.destination
     incoming = _bindings_of(destination)
-    others = [binding for binding in incoming if binding.source is not source]
-    incoming.clear()
-    incoming.extend(others) if type(incoming) is list else incoming.update(others)
+    if isinstance(incoming, dict):
+        incoming[binding] = None
+        return
+    incoming.append(binding)
+    if len(incoming) > IN_A_LIST_MOST:
+        many = dict.fromkeys(incoming)
+        if isinstance(destination, Exchange):
+            destination.bindings_to = many
+        else:
+            destination.bindings = many
+
+
+def _leave(binding: Binding) -> None:
+    """Let the destination forget the binding."""
+    incoming = _bindings_of(binding.destination)
+    if isinstance(incoming, dict):
+        del incoming[binding]
+    else:
+        incoming.remove(binding)
 
 
 def _key(destination: Any, routing_key: str, arguments: dict | None) -> tuple[Hashable, ...]:
@@ -232,8 +264,9 @@ def _key(destination: Any, routing_key: str, arguments: dict | None) -> tuple[Ha
     return (destination, routing_key)
 
 
-def _bindings_of(destination: Any) -> Any:
-    return destination.bindings_to if isinstance(destination, Exchange) else destination.bindings
+def _bindings_of(destination: Any) -> Incoming:
+    incoming: Incoming = destination.bindings_to if isinstance(destination, Exchange) else destination.bindings
+    return incoming
 
 
 def _arguments_hash(arguments: dict) -> str:

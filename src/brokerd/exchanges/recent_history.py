@@ -3,11 +3,10 @@
 The exchange keeps the last ``x-recent-history-length`` messages in memory (20 without the argument), but no message
 that has the header ``x-recent-history-no-store: true`` (RabbitMQ).  One exchange keeps at most ``HISTORY_OCTETS_MAX``
 octets, and all together ``HISTORIES_OCTETS_MAX``: beyond that one that takes a message forgets its own oldest.  Nothing
-of it outlasts the broker.  vhost/routing asks for ``recent_messages`` when it binds, and delivers them.
+of it outlasts the broker.  vhost/routing follows it before it binds a destination, and delivers what it gets.
 """
 
 from collections import deque
-from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from brokerd.errors import SyntaxError_
@@ -28,7 +27,7 @@ _HEADER_START = b"\0\x3c" + bytes(10)  # a content header up to its properties: 
 class RecentHistoryExchange(FanoutExchange):
     """RabbitMQ's x-recent-history."""
 
-    __slots__ = ("_history", "_octets")
+    __slots__ = ("_followers", "_history", "_octets")
 
     type: ClassVar[str] = "x-recent-history"
     has_history: ClassVar[bool] = True
@@ -38,11 +37,14 @@ class RecentHistoryExchange(FanoutExchange):
         self._octets = 0
         super().__init__(name, **properties)
         self._history: deque[Message] = deque()  # oldest first
+        self._followers: list[deque[Message]] = []
 
     def __del__(self) -> None:
         RecentHistoryExchange.octets_in_all -= self._octets
 
     def remember(self, message: "Message") -> None:
+        for follower in self._followers:
+            follower.append(message)
         if NO_STORE.encode() in message.properties and _is_not_to_be_stored(message.properties):
             return
         self._history.append(message)
@@ -60,8 +62,13 @@ class RecentHistoryExchange(FanoutExchange):
         """Whether this exchange must forget a message because all together keep too many: one that keeps some does."""
         return self.octets_in_all > HISTORIES_OCTETS_MAX and bool(self._history)
 
-    def recent_messages(self) -> "Collection[Message]":
-        return self._history
+    def follow(self) -> "deque[Message]":
+        messages = self._history.copy()
+        self._followers.append(messages)
+        return messages
+
+    def unfollow(self, messages: "deque[Message]") -> None:
+        self._followers = [follower for follower in self._followers if follower is not messages]
 
 
 def _octets(message: "Message") -> int:

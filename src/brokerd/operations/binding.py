@@ -1,6 +1,6 @@
 """Operations on bindings."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -84,14 +84,18 @@ def _add(node: "Node", who: Who, request: AddRequest) -> Lasting:
     vhost = find_vhost(node, request.vhost)
     access = door(node, who, vhost)
 
-    def work() -> Added:
+    def work() -> Generator[None, None, Added]:
         from brokerd.exchanges import Binding
 
         before, arguments = _count(vhost, request.source), dict(request.arguments or {})
         if request.destination_type == "queue":
-            access.bind_queue(request.destination, request.source, request.routing_key, arguments, OPERATOR)
+            yield from access.bind_queue_in_pieces(
+                request.destination, request.source, request.routing_key, arguments, OPERATOR
+            )
         else:
-            access.bind_exchange(request.destination, request.source, request.routing_key, arguments)
+            yield from access.bind_exchange_in_pieces(
+                request.destination, request.source, request.routing_key, arguments
+            )
         binding = Binding(vhost.exchanges[request.source], None, request.routing_key, arguments)
         return {"created": _count(vhost, request.source) > before, "properties_key": binding.properties_key}
 
@@ -113,15 +117,15 @@ def _delete(node: "Node", who: Who, request: DeleteRequest) -> Lasting:
     vhost = find_vhost(node, request.vhost)
     access = door(node, who, vhost)
 
-    def work() -> Done:
+    def work() -> Generator[None, None, Done]:
         before = _count(vhost, request.source)
         key, arguments = request.routing_key, dict(request.arguments or {})
         if request.properties_key:
             key, arguments = _named(vhost, request)
         if request.destination_type == "queue":
-            access.unbind_queue(request.destination, request.source, key, arguments, OPERATOR)
+            yield from access.unbind_queue_in_pieces(request.destination, request.source, key, arguments, OPERATOR)
         else:
-            access.unbind_exchange(request.destination, request.source, key, arguments)
+            yield from access.unbind_exchange_in_pieces(request.destination, request.source, key, arguments)
         if _count(vhost, request.source) == before and request.source in vhost.exchanges:
             raise OperationError(
                 f"no such binding from exchange '{request.source}' to {request.destination_type} "

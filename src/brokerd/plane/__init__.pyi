@@ -104,6 +104,9 @@ class Core:
         connections and others alternate.  Runs a turn."""
     calm_ns: int    # may be changed
     has_errands: bool
+    is_crowded: bool    # work for clients took crowd_ns or more since go_on()
+    def count_work(self, ns: int) -> None:
+        """Work for a client, which the plane did not see, took so long."""
     def add_errand(self, step: Callable[[], bool]) -> None:
         """Call step() in each go_on(), in turns with other errands, until it answers True.  It takes some 1 ms at a time."""
     def expire(self) -> None:
@@ -371,10 +374,14 @@ class Channel:
         were claimed now.  Raises LookupError: the delivery tag is unknown, or claimed already."""
     def claimed(self, first: int, last: int, outcome: int) -> list[tuple[Any, int]]:
         """The deliveries of these tags that were claimed for this outcome and did not time out before: (queue, seq)."""
-    def settle_claimed(self, first: int, last: int, outcome: int, *, requeue: int = 0, reject: bool = False) -> None:
-        """Do what settle() does with the deliveries of these tags that were claimed for this outcome."""
-    def return_unclaimed(self, cause: int) -> None:
-        """Give back, for this cause, the deliveries that were not claimed."""
+    def settle_claimed(self, first: int, last: int, upto: int, outcome: int, *, requeue: int = 0, reject: bool = False) -> None:
+        """Do what settle() does with the deliveries of these tags that were claimed for this outcome.  Further calls follow,
+        for the tags up to `upto`.  Raises ValueError: no delivery has had the last tag."""
+    @property
+    def outstanding(self) -> tuple[int, int]:
+        """From which tag to which the unacked deliveries are."""
+    def return_unclaimed(self, first: int, last: int, upto: int, cause: int) -> None:
+        """Give back, for this cause, the deliveries of these tags that were not claimed.  The rest is as in settle_claimed()."""
     def disclaim(self) -> None:
         """All deliveries may time out."""
     def take_tag(self) -> int:
@@ -388,8 +395,9 @@ class Channel:
     def return_unacked(self, *, connection_closes: bool = False) -> bool:
         """Return the first unacked messages, at most some thousand, to their places, because the channel closes, or its
         connection with it.  False: there are more."""
-    def recover(self) -> None:
-        """Return all unacked deliveries of the channel to their places."""
+    def recover(self) -> bool:
+        """Return the first of the unacked deliveries, at most some thousand, to their places.  False: there are more of those
+        that were unacked at the first call, and the next call goes on with them."""
     def close(self) -> None:
         """Consumers leave, unacked deliveries return to their places; the number may be opened again."""
 

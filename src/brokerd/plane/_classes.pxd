@@ -133,6 +133,8 @@ cdef class Connection:
     cdef int work(self, uint8_t *p, uint8_t *end) except -1
     cdef int handle(self, int status, event_t *e) except -1
     cdef int end_work(self, uint8_t *p, uint8_t *end, bint turn, bint crowded) except -1
+    cdef bint is_held_up(self, int status)
+    cdef bint finish_affairs(self)
     cdef void yield_turn(self)
     cdef void count_anew(self)
     cdef void unstuff(self)

@@ -82,6 +82,7 @@ cdef struct core_t:
     uint32_t segment_octets
     uint64_t message_octets_max
     uint64_t turn_octets, put_cost      # put_cost: of the copies that Core.put() has stored since the start (letters.pxi)
+    uint64_t affairs            # messages dropped and letters made since the start, as finish_chunk() counts them
     int64_t looks_left          # that the filters of all readers have in this turn (filter.pxi)
     consumer_t *put_off         # consumers whose gate looks on in a later turn: a list, the oldest first
     consumer_t *put_off_last
@@ -554,6 +555,7 @@ cdef struct conn_t:
     bint ended                  # no more octets will come; rest() holds up nothing any more
     int64_t spent, counted_from # ns with the control plane, and for room on the disk, since it yielded last, and when that was
     size_t taken_in             # octets since it yielded last
+    uint32_t affairs_left       # for which its next method still waits; 0: it does not wait
     bint blocked
     bint reading_paused
 

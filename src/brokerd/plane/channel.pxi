@@ -229,11 +229,19 @@ cdef class Channel:
                 found.append((<Queue>e.at.seg.queue.owner, e.at.seq))
         return found
 
-    def settle_claimed(self, uint64_t first, uint64_t last, uint8_t outcome, *, uint8_t requeue=0, bint reject=False):
-        settle_claimed(&self.c, first, last, outcome + 1, REJECTED if reject else ACKED, requeue)
+    def settle_claimed(self, uint64_t first, uint64_t last, uint64_t upto, uint8_t outcome, *, uint8_t requeue=0, bint reject=False):
+        if last >= self.c.next_tag:
+            raise ValueError("no delivery has this tag")
+        settle_claimed(&self.c, first, last, upto, outcome + 1, REJECTED if reject else ACKED, requeue)
 
-    def return_unclaimed(self, uint8_t cause):
-        return_unclaimed(&self.c, cause)
+    @property
+    def outstanding(self):
+        return self.c.base_tag, self.c.next_tag - 1
+
+    def return_unclaimed(self, uint64_t first, uint64_t last, uint64_t upto, uint8_t cause):
+        if last >= self.c.next_tag:
+            raise ValueError("no delivery has this tag")
+        return_unclaimed(&self.c, first, last, upto, cause)
 
     def disclaim(self):
         cdef channel_t *ch = &self.c
@@ -361,7 +369,7 @@ cdef class Channel:
         return got > 0
 
     def recover(self):
-        return_all(&self.c, CAUSE_RECOVER)
+        return settle_piece(&self.c, 0, RETURNED, CAUSE_RECOVER)
 
     def return_unacked(self, *, bint connection_closes=False):
         self.connection.core.read_clock()

@@ -10,7 +10,7 @@ cdef uint64_t finish_chunk(core_t *core, uint64_t dead_most, int64_t until) noex
     """Finish the work of the chunk: write the stages, enforce limits, tell keys that exchanges learnt, forward dead messages
     or pass them to on_dead(), as tell_dead() has it.  Returns what that counts for."""
     cdef queue_t *q
-    cdef uint64_t n = 0
+    cdef uint64_t dropped, n = 0
     write_stages(core)
     while core.over != NULL and n < AFFAIRS_MOST:
         q = core.over
@@ -18,7 +18,9 @@ cdef uint64_t finish_chunk(core_t *core, uint64_t dead_most, int64_t until) noex
         q.rules.is_over = False
         if can_deliver(q):              # A consumer that can have a message at once gets it before the limit drops it.
             deliver(q, TURN_QUANTUM)
-        n += enforce_limits(q, AFFAIRS_MOST)
+        dropped = enforce_limits(q, AFFAIRS_MOST)
+        core.affairs += dropped
+        n += dropped
         if is_over_length_limit(q, q.rules) and n >= AFFAIRS_MOST:
             mark_over(q)
     if UNLIKELY(core.learnt != NULL):

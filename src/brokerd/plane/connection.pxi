@@ -231,10 +231,10 @@ cdef class Connection:
             if status == STALL:
                 self.stall(&e)
                 break
-            if UNLIKELY(c.core.busy >= c.core.crowd_ns) and status == COLD and not self.core.going_on:
-                # The loop would go on with all that many clients have sent, before it looks after anything else.
-                p = <uint8_t *>e.payload - 7            # It comes again.
-                crowded = True
+            crowded = self.is_held_up(status)
+            if UNLIKELY(crowded):
+                if status == COLD:
+                    p = <uint8_t *>e.payload - 7        # It comes again.
                 break
             # Not between a ROUTE and the next look at its publish: others could take the route away.
             if began == 0:
@@ -386,13 +386,36 @@ cdef class Connection:
                 self.on_octets_finished()
         return 0
 
+    cdef bint is_held_up(self, int status):
+        """Whether this method or route waits for another turn."""
+        if UNLIKELY(self.c.core.busy >= self.c.core.crowd_ns) and status == COLD and not self.core.going_on:
+            # The loop would go on with all that many clients have sent, before it looks after anything else.
+            return True
+        return UNLIKELY(has_unfinished(self.c.core)) and (status == COLD or status == ROUTE) and not self.finish_affairs()
+
+    cdef bint finish_affairs(self):
+        """Finish what earlier methods have left, such as dead letters.  False: it takes longer, and the next method waits for
+        another turn.  How many affairs a method waits for has a bound.  Time has none, because the answer to a method must not
+        depend on how busy the machine is."""
+        cdef conn_t *c = &self.c
+        cdef core_t *core = c.core
+        cdef int64_t began = monotonic_ns()
+        cdef uint64_t n, before = core.affairs
+        if c.affairs_left == 0:
+            c.affairs_left = AFFAIRS_MOST
+        finish_chunk(core, c.affairs_left, NEVER if core.work_ns == NEVER else began + core.work_ns)
+        core.busy += monotonic_ns() - began
+        n = max(core.affairs - before, <uint64_t>1)
+        if has_unfinished(core) and n < c.affairs_left and core.work_ns != NEVER:
+            c.affairs_left -= <uint32_t>n
+            return False
+        c.affairs_left = 0
+        return True
+
     cdef int handle(self, int status, event_t *e) except -1:
         cdef Channel channel
         cdef uint32_t index = be32(e.payload) if status == COLD else BASIC_PUBLISH
         cdef uint16_t number = e.channel
-        if has_unfinished(self.c.core):
-            # It does not end when it is late: the answer to the method must not depend on how busy the machine is.
-            finish_chunk(self.c.core, AFFAIRS_MOST, NEVER)
         if status == COLD and self.c.core.dirty != NULL:
             # What was published before goes to consumers that wait, as if it had come in a chunk of its own: the answer to this
             # method must not depend on how the network has cut the octets.

@@ -326,6 +326,13 @@ cdef class Core:
         self.ask_to_go_on()
 
     @property
+    def is_crowded(self):
+        return self.c.busy >= self.c.crowd_ns
+
+    def count_work(self, int64_t ns):
+        self.c.busy += ns
+
+    @property
     def has_errands(self):
         return len(self.errands) != 0
 

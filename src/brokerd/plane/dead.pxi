@@ -33,6 +33,7 @@ cdef bint tell_one_dead(queue_t *q, place_t *dead, uint64_t *spent) noexcept:
     cdef bint done
     write_stages(core)
     spent[0] += UPCALL
+    core.affairs += UPCALL
     if seg_map(dead.seg) != 0:
         return False
     message_of(dead.seg.map + dead.position, &m)
@@ -44,6 +45,7 @@ cdef bint tell_one_dead(queue_t *q, place_t *dead, uint64_t *spent) noexcept:
                          routing_key_of(&m), (<const char *>m.properties)[:m.properties_n],
                          (<const char *>m.body)[:m.body_n], dead.count)
     spent[0] += core.put_cost - before
+    core.affairs += core.put_cost - before
     return done
 
 

@@ -525,8 +525,10 @@ cdef int forward(queue_t *q, place_t *dead, uint64_t *spent, uint32_t *stored, b
         return FORWARD_UP
     if r.targets_n > (1 if hurried else UNHURRIED_TARGETS) \
             and not reserve_in_many(r.targets, r.targets_n, &m, q.core.work_ns):
+        q.core.affairs += 1
         return FORWARD_LATER
     spent[0] += cost_of_copies(r.targets_n, m.properties_n + m.body_n)
+    q.core.affairs += cost_of_copies(r.targets_n, m.properties_n + m.body_n)
     return FORWARDED if store_message(r.targets, r.targets_n, &m, l.at_least_once, stored, NULL) == 0 else FORWARD_UP
 
 

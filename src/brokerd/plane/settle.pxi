@@ -188,10 +188,11 @@ cdef uint32_t claim_between(channel_t *ch, uint64_t first, uint64_t last, uint8_
     return n
 
 
-cdef void settle_claimed(channel_t *ch, uint64_t first, uint64_t last, uint8_t mark, uint8_t kind, uint8_t cause) noexcept nogil:
-    """Settle the deliveries from tag `first` to `last` that have this mark; with a cause, return them."""
+cdef void settle_claimed(channel_t *ch, uint64_t first, uint64_t last, uint64_t upto, uint8_t mark, uint8_t kind, uint8_t cause) noexcept nogil:
+    """Settle the deliveries from tag `first` to `last` that have this mark; with a cause, return them.  Others up to tag
+    `upto` follow."""
     cdef uint64_t t
-    ch.returning_upto = last if cause else 0
+    ch.returning_upto = upto if cause else 0
     for t in range(max(first, ch.base_tag), last + 1):
         if ch.ring[t & (ch.ring_capacity - 1)].claimed == mark:
             settle_between(ch, t, t, kind, cause)
@@ -199,13 +200,13 @@ cdef void settle_claimed(channel_t *ch, uint64_t first, uint64_t last, uint8_t m
     advance_base_and_credit(ch)
 
 
-cdef void return_unclaimed(channel_t *ch, uint8_t cause) noexcept nogil:
-    """Return the deliveries that have no mark."""
+cdef void return_unclaimed(channel_t *ch, uint64_t first, uint64_t last, uint64_t upto, uint8_t cause) noexcept nogil:
+    """Return the deliveries from tag `first` to `last` that have no mark.  Others up to tag `upto` follow."""
     cdef uint64_t t
     if ch.unacked == 0 and LIKELY(ch.late == 0):
         return
-    ch.returning_upto = ch.next_tag - 1
-    for t in range(ch.base_tag, ch.next_tag):
+    ch.returning_upto = upto
+    for t in range(max(first, ch.base_tag), last + 1):
         if ch.ring[t & (ch.ring_capacity - 1)].claimed == 0:
             settle_between(ch, t, t, RETURNED, cause)
     ch.returning_upto = 0

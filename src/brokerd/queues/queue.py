@@ -20,7 +20,7 @@ from brokerd.queues.redriven import read_redriven
 from brokerd.queues.rules import PLAIN, Rules, asks_for_journal, max_priority_of, plane_rules, rules_of
 
 if TYPE_CHECKING:
-    from brokerd.exchanges import Binding
+    from brokerd.exchanges.exchange import Incoming
     from brokerd.policies import Policies
     from brokerd.queues.dead_letter import DeadLetterRule
     from brokerd.queues.deduplication import Deduplication
@@ -140,7 +140,7 @@ class Queue(plane.Queue):
         self.auto_delete = auto_delete
         self.arguments = arguments or NO_ARGUMENTS
         self.owner = owner
-        self.bindings: list[Binding] = []
+        self.bindings: Incoming = []
         self.deleted = False
         self.rules: Rules = PLAIN  # one object for all queues without rules: they cost nothing
         self.dead_letters: DeadLetters | None = None

@@ -15,6 +15,8 @@ from brokerd.vhost.direct_reply import PSEUDO_QUEUES
 from brokerd.wire import methods
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from brokerd.session.channel import Channel
     from brokerd.session.connection import Connection
 
@@ -64,7 +66,7 @@ def cancel(connection: "Connection", channel: "Channel", method: Any) -> Any:
     """basic.cancel.  An unknown tag is no fault (RabbitMQ)."""
     return connection.answer_when_done(
         channel, method, connection.access.cancel(channel, method.consumer_tag),
-        lambda _: methods.BasicCancelOk(consumer_tag=method.consumer_tag),
+        lambda _: methods.BasicCancelOk(consumer_tag=method.consumer_tag), no_wait=method.no_wait,
     )  # fmt: skip
 
 
@@ -85,18 +87,22 @@ def get(connection: "Connection", channel: "Channel", payload: bytes) -> Any:
 
 def recover(connection: "Connection", channel: "Channel", method: Any) -> Any:
     """basic.recover: everything unacked returns to its place."""
-    recover_async(connection, channel, method)
-    return methods.BasicRecoverOk()
+    return connection.answer_when_done(channel, method, _recover(channel, method), lambda _: methods.BasicRecoverOk())
 
 
 def recover_async(connection: "Connection", channel: "Channel", method: Any) -> Any:
     """basic.recover-async: the same without a reply."""
+    return connection.answer_when_done(channel, method, _recover(channel, method), lambda _: None)
+
+
+def _recover(channel: "Channel", method: Any) -> "Generator[None, None, None]":
     if not method.requeue:
         raise NotImplemented_("requeue=false")
     if channel.transaction is not None:
-        channel.transaction.recover()
-    else:
-        channel.recover()
+        yield from channel.transaction.recover()
+        return
+    while not channel.left and not channel.recover():
+        yield
 
 
 def confirm_select(connection: "Connection", channel: "Channel", method: Any) -> Any:

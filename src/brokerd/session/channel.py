@@ -71,7 +71,7 @@ class Channel(plane.Channel):
                     events.consumer_deleted(consumer)
             yield
         if self.transaction is not None:
-            self.transaction.leave(connection_closes=connection_closes)
+            yield from self.transaction.leave(connection_closes=connection_closes)
         self.connection.access.cancel_replies(self)  # type: ignore[attr-defined]
         while not self.return_unacked(connection_closes=connection_closes):
             yield

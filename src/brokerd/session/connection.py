@@ -23,11 +23,10 @@ from brokerd.errors import (
     NotAllowed,
     NotAnsweredYet,
 )
-from brokerd.pieces import add_work, do_first_piece, do_in_pieces
+from brokerd.pieces import do_first_piece, do_from_now, do_in_pieces
 from brokerd.session import basic, handshake, topology, transactions
 from brokerd.session.channel import Channel
 from brokerd.session.handshake import CLOSED, CLOSING, HANDSHAKE, REFUSED, RUNNING, WAITING
-from brokerd.vhost.deletions import finish
 from brokerd.vhost.events import INTERNAL_USER
 from brokerd.wire import methods
 from brokerd.wire.frames import HEARTBEAT_FRAME, method_frame
@@ -310,38 +309,34 @@ class Connection(plane.Connection):
     # --- work that may take long
 
     def answer_when_done(
-        self, channel: Channel, method: Any, work: Generator[None, None, Any], answer: Callable[[Any], Any]
-    ) -> Any:
-        """Do the work of a method.  Returns ``answer(its result)``, or None where the client wants no answer.
+        self, channel: Channel, method: Any, work: Generator[None, None, Any], answer: Callable[[Any], Any], *,
+        no_wait: bool = False,
+    ) -> Any:  # fmt: skip
+        """Do the work of a method.  Returns ``answer(its result)``; None with ``no_wait``: the client wants no answer.
 
         Work that takes longer than one piece goes on in the next turns, while this client rests.  Then None is
         returned too, and the answer is written when it is done.  Raises what the work raises in its first piece.
-
-        What waited for a commit goes on at once, so its work is done in one go.
         """
-        if channel.transaction is not None and channel.transaction.going_on:
-            result = finish(work)
-            return None if method.no_wait else answer(result)
         end = do_first_piece(work)
         if end is not None:
-            return None if method.no_wait else answer(end.value)
-        do_in_pieces(self, self._finish_and_answer(channel, method, work, answer))
+            return None if no_wait else answer(end.value)
+        self._do_rest(channel, self._finish_and_answer(channel, method, work, None if no_wait else answer))
         return None
 
     def _do(self, channel: Channel, work: Iterator[None]) -> None:
         """Do work of a channel that should raise nothing.  What takes longer than one piece goes on in the next turns,
-        while this client rests.
+        while this client rests."""
+        if do_first_piece(work) is None:
+            self._do_rest(channel, work)
 
-        What waited for a commit goes on at once, so its work is done in one go.
-        """
-        if channel.transaction is not None and channel.transaction.going_on:
-            for _ in work:
-                pass
-        elif do_first_piece(work) is None:
-            do_in_pieces(self, work)
+    def _do_rest(self, channel: Channel, work: Iterator[None]) -> None:
+        transaction = channel.transaction
+        if transaction is not None and transaction.going_on:  # What waited for a commit waits for this work, too.
+            work = transaction.go_on_after(work)
+        do_in_pieces(self, work)
 
     def _finish_and_answer(
-        self, channel: Channel, method: Any, work: Generator[None, None, Any], answer: Callable[[Any], Any]
+        self, channel: Channel, method: Any, work: Generator[None, None, Any], answer: Callable[[Any], Any] | None
     ) -> Iterator[None]:
         try:
             result = yield from work
@@ -354,8 +349,9 @@ class Connection(plane.Connection):
         vhost = self.access.vhost
         if vhost.appended != vhost.on_disk:
             self._hold_until_on_disk()
-        if not method.no_wait:
-            self.write(answer(result).frame(channel.number))
+        reply = None if answer is None else answer(result)
+        if reply is not None:
+            self.write(reply.frame(channel.number))
 
     # --- definitions and their sync
 
@@ -399,14 +395,7 @@ class Connection(plane.Connection):
             return
         self.discard = True
         self.leaving = self._leave()
-        done = True
-        try:
-            done = do_first_piece(self.leaving) is not None
-        finally:  # The connection ends, even if that raises.
-            if done:
-                self._on_left()
-            else:
-                add_work(self.node.core, self.leaving, self._on_left)
+        do_from_now(self.node.core, self.leaving, self._on_left)  # The connection ends, even if that raises.
 
     def finish_leaving(self) -> None:
         """Do what is left of ``leave()`` in one go."""

@@ -33,19 +33,26 @@ def exchange_declare(connection: "Connection", channel: "Channel", method: Any) 
 def exchange_delete(connection: "Connection", channel: "Channel", method: Any) -> Any:
     """exchange.delete."""
     work = connection.access.delete_exchange_in_pieces(method.exchange, if_unused=method.if_unused)
-    return connection.answer_when_done(channel, method, work, lambda _: methods.ExchangeDeleteOk())
+    return connection.answer_when_done(channel, method, work, lambda _: methods.ExchangeDeleteOk(),
+                                       no_wait=method.no_wait)  # fmt: skip
 
 
 def exchange_bind(connection: "Connection", channel: "Channel", method: Any) -> Any:
     """exchange.bind (RabbitMQ's extension)."""
-    connection.access.bind_exchange(method.destination, method.source, method.routing_key, method.arguments)
-    return None if method.no_wait else methods.ExchangeBindOk()
+    work = connection.access.bind_exchange_in_pieces(
+        method.destination, method.source, method.routing_key, method.arguments
+    )
+    return connection.answer_when_done(channel, method, work, lambda _: methods.ExchangeBindOk(),
+                                       no_wait=method.no_wait)  # fmt: skip
 
 
 def exchange_unbind(connection: "Connection", channel: "Channel", method: Any) -> Any:
     """exchange.unbind (RabbitMQ's extension)."""
-    connection.access.unbind_exchange(method.destination, method.source, method.routing_key, method.arguments)
-    return None if method.no_wait else methods.ExchangeUnbindOk()
+    work = connection.access.unbind_exchange_in_pieces(
+        method.destination, method.source, method.routing_key, method.arguments
+    )
+    return connection.answer_when_done(channel, method, work, lambda _: methods.ExchangeUnbindOk(),
+                                       no_wait=method.no_wait)  # fmt: skip
 
 
 def queue_declare(connection: "Connection", channel: "Channel", method: Any) -> Any:
@@ -90,8 +97,9 @@ def queue_bind(connection: "Connection", channel: "Channel", method: Any) -> Any
     queue = channel.queue_name(method.queue)
     _check_not_volatile(queue)
     key = method.routing_key if method.queue or method.routing_key else queue
-    connection.access.bind_queue(queue, method.exchange, key, method.arguments, connection)
-    return None if method.no_wait else methods.QueueBindOk()
+    work = connection.access.bind_queue_in_pieces(queue, method.exchange, key, method.arguments, connection)
+    return connection.answer_when_done(channel, method, work, lambda _: methods.QueueBindOk(),
+                                       no_wait=method.no_wait)  # fmt: skip
 
 
 def queue_unbind(connection: "Connection", channel: "Channel", method: Any) -> Any:
@@ -99,14 +107,15 @@ def queue_unbind(connection: "Connection", channel: "Channel", method: Any) -> A
     queue = channel.queue_name(method.queue)
     _check_not_volatile(queue)
     key = method.routing_key if method.queue or method.routing_key else queue
-    connection.access.unbind_queue(queue, method.exchange, key, method.arguments, connection)
-    return methods.QueueUnbindOk()
+    work = connection.access.unbind_queue_in_pieces(queue, method.exchange, key, method.arguments, connection)
+    return connection.answer_when_done(channel, method, work, lambda _: methods.QueueUnbindOk())
 
 
 def queue_purge(connection: "Connection", channel: "Channel", method: Any) -> Any:
     """queue.purge: ready messages only."""
     work = connection.access.purge_queue_in_pieces(channel.queue_name(method.queue), connection)
-    return connection.answer_when_done(channel, method, work, lambda count: methods.QueuePurgeOk(message_count=count))
+    return connection.answer_when_done(channel, method, work, lambda count: methods.QueuePurgeOk(message_count=count),
+                                       no_wait=method.no_wait)  # fmt: skip
 
 
 def queue_delete(connection: "Connection", channel: "Channel", method: Any) -> Any:
@@ -114,7 +123,8 @@ def queue_delete(connection: "Connection", channel: "Channel", method: Any) -> A
     work = connection.access.delete_queue_in_pieces(
         channel.queue_name(method.queue), connection, if_unused=method.if_unused, if_empty=method.if_empty
     )
-    return connection.answer_when_done(channel, method, work, lambda count: methods.QueueDeleteOk(message_count=count))
+    return connection.answer_when_done(channel, method, work, lambda count: methods.QueueDeleteOk(message_count=count),
+                                       no_wait=method.no_wait)  # fmt: skip
 
 
 HANDLERS = {

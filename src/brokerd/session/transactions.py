@@ -5,7 +5,9 @@
     DECIDING  everything is routed, there is space on the disk, the commit log is written
       |
     DECIDED   waiting for the sync of the commit log
-      | every publish goes into its queues, in order; then the settlements; basic.return for what goes nowhere
+      | every publish goes into its queues, in order; basic.return for what goes nowhere
+    SETTLING  then the settlements
+      |
     OPEN      tx.commit-ok; the queues are synced later (store/shared_commit_log)
 
 The plane keeps publishes until one asks for more than to be stored, or makes the transaction large.  From this one on
@@ -16,8 +18,9 @@ own.  With that file there is one state more:
     STORED    waiting for the sync of the queues; then tx.commit-ok, and the file is removed
 
 A large commit is decided in pieces, between which others have their turn; its client's next octets rest until the last
-piece.  It is carried out in one go: a start that finds the decision relies on no message of it being delivered,
-settled and gone before the last one was stored.
+piece.  Its messages are stored in one go: a start that finds the decision relies on no message of it being delivered,
+settled and gone before the last one was stored.  Its settlements are carried out in pieces again, and so is what the
+client has sent behind the commit.
 
 A commit that touches at most one message in one durable queue is atomic by itself and needs no commit log.  It is
 STORED until its queue is synced.  What the client sends on the channel between commit and commit-ok waits here, in its
@@ -29,25 +32,17 @@ from collections import deque
 from collections.abc import Generator, Iterator
 from functools import partial
 from logging import getLogger
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from brokerd import plane
 from brokerd.errors import ChannelStateError, NotAnsweredYet, PreconditionFailed
-from brokerd.pieces import do_in_pieces
+from brokerd.pieces import Piece, do_first_piece, do_in_pieces
+from brokerd.session.transaction_parts import CAUSES, REJECT, Published, Settlement, Step, return_frames
 from brokerd.store.commit_log import CommitLog, Message, Place, PlanEncoder, plan_octets
-from brokerd.store.format import (
-    CAUSE_NACK,
-    CAUSE_RECOVER,
-    CAUSE_REJECT,
-    COMMIT_ACKED,
-    COMMIT_PREFIX,
-    COMMIT_REJECTED,
-    ENTRY_HEAD_OCTETS,
-    HEADER_OCTETS,
-)
+from brokerd.store.format import CAUSE_RECOVER, COMMIT_PREFIX, ENTRY_HEAD_OCTETS, HEADER_OCTETS
 from brokerd.store.shared_commit_log import ENTRY_OCTETS_MAX, Entry, SharedCommitLog
 from brokerd.wire import methods
-from brokerd.wire.frames import body_frames, header_frame, method_frame
+from brokerd.wire.frames import method_frame
 
 if TYPE_CHECKING:
     from brokerd.queues.queue import Queue
@@ -56,12 +51,11 @@ if TYPE_CHECKING:
 
 log = getLogger("brokerd.session")
 
-OPEN, DECIDING, DECIDED, STORED = range(4)
-ACK, REJECT, NACKED_BACK, REJECTED_BACK = COMMIT_ACKED, COMMIT_REJECTED, 2, 3  # The last two give a message back.
-CAUSES = {NACKED_BACK: CAUSE_NACK, REJECTED_BACK: CAUSE_REJECT}  # why a message comes back
+OPEN, DECIDING, DECIDED, SETTLING, STORED = range(5)
 RECORD_OCTETS = 80  # at most: what a message takes in a queue, beyond its octets in the commit log
 QUEUE_OCTETS = 1 << 17  # by which a queue's files grow beyond its records, as a rule; if it is more, the commit waits
 _PART_OCTETS = 1 << 18  # of messages that are written at a time, where they are many
+SETTLED_AT_ONCE = 4096  # tags of deliveries: at most some 2 ms
 ONE_PIECE_MOST = 100  # publishes and settlements that are one piece, however long they take
 PUBLISH_OCTETS, KEPT_OCTETS, SETTLEMENT_OCTETS = 160, 40, 200  # of memory: of one publish, where the plane kept it, ...
 DEFERRED_MOST = 256  # methods that wait for the answer of a commit, before the connection's octets do
@@ -72,39 +66,13 @@ _COMMIT = methods.TxCommit.INDEX
 _COMMIT_OK_PAYLOAD = methods.TxCommitOk.INDEX.to_bytes(4)
 
 
-class Published(NamedTuple):
-    """One publish of an open transaction."""
-
-    place: Place
-    bits: int  # mandatory, immediate
-    header: bytes | None  # the content header as it came; None where its properties are stored unchanged
-
-
-class Settlement(NamedTuple):
-    """What a settling method claimed: deliveries from one tag to another, those aside that were claimed before."""
-
-    first: int
-    last: int
-    outcome: int
-
-
-class Step(NamedTuple):
-    """One publish of a transaction that is committed: where it goes."""
-
-    place: Place
-    answer: plane.Answer
-    queues: "tuple[Queue, ...]"  # as routed at the commit
-    returned: int  # the reply code of basic.return, for a message that is stored nowhere; else 0
-    mandatory: bool
-
-
 class Transaction:
     """The transactions of one channel, one after the other, from tx.select on."""
 
     __slots__ = (
         "_channel", "_claimed", "_closes", "_commit_log", "_connection", "_deferred", "_entry", "_going_on",
-        "_held", "_kept", "_left", "_next", "_published", "_refused", "_rests", "_settlements", "_stage", "_steps",
-        "_taken", "_taken_at",
+        "_held", "_kept", "_left", "_next", "_published", "_refused", "_rests", "_settlements", "_settling", "_stage",
+        "_steps", "_taken", "_taken_at", "_works",
     )  # fmt: skip
 
     def __init__(self, connection: "Connection", channel: "Channel") -> None:
@@ -114,6 +82,7 @@ class Transaction:
         self._going_on = False
         self._closes = False  # connection.close came behind all that is deferred
         self._left = False
+        self._works = False  # the work of a method that came behind the commit is under way
         self._rests = False  # the connection rests until the answer of the commit
         name = f"{COMMIT_PREFIX}{connection.number}.{channel.number}"
         self._commit_log = CommitLog(f"{connection.access.vhost.directory}/{name}", connection.node.disk)
@@ -128,6 +97,7 @@ class Transaction:
         self._published: list[Published] = []  # behind those
         self._settlements: list[Settlement] = []
         self._claimed = 0  # how many deliveries those settle
+        self._settling: Iterator[None] = iter(())  # the work of doing it
         self._steps: list[Step] = []
         self._next = 0  # of the steps, the first that is not stored
         self._refused = False
@@ -137,8 +107,8 @@ class Transaction:
 
     @property
     def under_way(self) -> bool:
-        """A commit is not answered yet, and the channel waits for that."""
-        return self._stage != OPEN and not self._left
+        """A commit is not answered yet, or a method that came behind it, and the channel waits for that."""
+        return (self._stage != OPEN and not self._left) or self._works
 
     @property
     def going_on(self) -> bool:
@@ -208,9 +178,15 @@ class Transaction:
             self._claimed += count
             self._settlements.append(Settlement(first, last, outcome))
 
-    def recover(self) -> None:
-        """Return the deliveries that this transaction has not settled."""
-        self._channel.return_unclaimed(CAUSE_RECOVER)
+    def recover(self) -> Iterator[None]:
+        """Return the deliveries that this transaction has not settled, in pieces."""
+        channel = self._channel
+        first, last = channel.outstanding
+        for begin in range(first, last + 1, SETTLED_AT_ONCE):
+            if channel.left:
+                return
+            channel.return_unclaimed(begin, min(last, begin + SETTLED_AT_ONCE - 1), last, CAUSE_RECOVER)
+            yield
 
     def rollback(self) -> None:
         """Forget the publishes.  Deliveries that were settled are outstanding again."""
@@ -415,8 +391,24 @@ class Transaction:
             else:
                 node.blocked.add(self)
             return
+        self._stage = SETTLING
+        self._settling = self._settle_in_pieces()
+        if not self._left and do_first_piece(self._settling) is None:
+            do_in_pieces(self._connection, self._settling)
+
+    def _settle_in_pieces(self) -> Iterator[None]:
+        channel = self._channel
         for first, last, outcome in self._settlements:
-            self._channel.settle_claimed(first, last, outcome, requeue=CAUSES.get(outcome, 0), reject=outcome == REJECT)
+            for begin in range(first, last + 1, SETTLED_AT_ONCE):
+                end = min(last, begin + SETTLED_AT_ONCE - 1)
+                channel.settle_claimed(begin, end, last, outcome, requeue=CAUSES.get(outcome, 0),
+                                       reject=outcome == REJECT)  # fmt: skip
+                yield
+        self._settled()
+
+    def _settled(self) -> None:
+        """All is carried out: answer, once that is on disk."""
+        node = self._connection.node
         self._stage = STORED
         if self._entry is not None:
             shared = self._connection.access.vhost.commit_log
@@ -456,7 +448,9 @@ class Transaction:
             self._refused |= step.answer.refuses
             step.answer.after_storing(plane.Message(exchange, key, properties, body), channel, stored)
             if step.returned and not self._left:
-                connection.write(_return(connection, channel.number, step.returned, exchange, key, properties, body))
+                connection.write(
+                    return_frames(connection, channel.number, step.returned, exchange, key, properties, body)
+                )
             self._next += 1
 
     def unblock(self) -> None:
@@ -494,6 +488,7 @@ class Transaction:
         if self._going_on:
             return  # One of these was a commit that was answered at once.
         self._going_on = True
+        piece = Piece()
         connection, number = self._connection, self._channel.number
         while self._deferred and not self.under_way:
             payloads = self._deferred.popleft()
@@ -512,13 +507,27 @@ class Transaction:
                 break
             except Exception as error:  # The data plane does the same with an error of an upcall.
                 connection.on_error(number, error, index >> 16, index & 0xFFFF)
+            if self._deferred and not self.under_way and piece.is_over():
+                do_in_pieces(connection, self.go_on_after(iter(())))
         self._going_on = False
         if self._closes and not self.under_way and not self._deferred:
             self._closes = False
             connection.close_by_client()
 
-    def leave(self, *, connection_closes: bool = False) -> None:
-        """End with the channel: an open transaction is dropped, a decided one is carried out now.
+    def go_on_after(self, work: Iterator[None]) -> Iterator[None]:
+        """Work of a method that came behind a commit: what came behind that method waits for it."""
+        self._works = True
+        return self._work_and_go_on(work)
+
+    def _work_and_go_on(self, work: Iterator[None]) -> Iterator[None]:
+        try:
+            yield from work
+        finally:
+            self._works = False
+        self._go_on()
+
+    def leave(self, *, connection_closes: bool = False) -> Iterator[None]:
+        """End with the channel: an open transaction is dropped, a decided one is carried out, in pieces.
 
         Nothing that the client sent behind its commit counts any more, but that it closed the channel too.
         """
@@ -538,6 +547,8 @@ class Transaction:
                 self._leave_to_next_start(error)
                 return
             self._store()
+        if self._stage == SETTLING:  # Work that had begun goes on here: the channel's deliveries must not return.
+            yield from self._settling
 
     def _sync_decision(self) -> None:
         """Have the decision on disk now.  A sync of it may be under way: that it has begun says nothing.
@@ -582,17 +593,3 @@ def _publish_again(connection: "Connection", number: int, method: bytes, header:
         publish_when_known(connection, number, method, header, body)
     except Exception as error:  # The data plane does the same with an error of an upcall.
         connection.on_error(number, error, *divmod(methods.BasicPublish.INDEX, 1 << 16))
-
-
-def _return(
-    connection: "Connection", number: int, code: int, exchange: bytes, key: bytes, properties: bytes, body: bytes
-) -> bytes:
-    """The frames of a basic.return."""
-    method = methods.BasicReturn(
-        reply_code=code,
-        reply_text="NO_ROUTE" if code == 312 else "NO_CONSUMERS",
-        exchange=exchange.decode("utf-8", "surrogateescape"),
-        routing_key=key.decode("utf-8", "surrogateescape"),
-    )
-    header = b"\0\x3c\0\0" + len(body).to_bytes(8) + properties
-    return method.frame(number) + header_frame(number, header) + body_frames(number, body, connection.frame_max)

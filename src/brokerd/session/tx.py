@@ -6,7 +6,8 @@ A channel has one Transaction from tx.select on.  Knows nothing of how a transac
 from typing import TYPE_CHECKING, Any
 
 from brokerd.errors import PreconditionFailed
-from brokerd.session.transactions import ACK, CAUSES, NACKED_BACK, REJECT, REJECTED_BACK, Transaction
+from brokerd.session.transaction_parts import ACK, CAUSES, NACKED_BACK, REJECT, REJECTED_BACK
+from brokerd.session.transactions import Transaction
 from brokerd.wire import methods
 
 if TYPE_CHECKING:

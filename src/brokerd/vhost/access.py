@@ -418,9 +418,9 @@ class Access:
 
     # --- bindings
 
-    def bind_queue(
+    def bind_queue_in_pieces(
         self, queue: str, exchange: str, routing_key: str, arguments: dict[str, Any], connection: object
-    ) -> None:
+    ) -> "Generator[None, None, None]":
         """Bind a queue to an exchange: write on the queue, read on the exchange."""
         queue, exchange = names.strip_cr_lf(queue), names.strip_cr_lf(exchange)
         self._check_binding("queue", queue, exchange)
@@ -428,11 +428,11 @@ class Access:
         self.check_topic("read", source, routing_key)
         destination = self.vhost.queue(queue)
         destination.check_access(connection)
-        self.vhost.bind(source, destination, routing_key, arguments, self.user)
+        yield from self.vhost.bind_in_pieces(source, destination, routing_key, arguments, self.user)
 
-    def unbind_queue(
+    def unbind_queue_in_pieces(
         self, queue: str, exchange: str, routing_key: str, arguments: dict[str, Any], connection: object
-    ) -> None:
+    ) -> "Generator[None, None, None]":
         """Unbind; no fault when any of it is missing (RabbitMQ)."""
         queue, exchange = names.strip_cr_lf(queue), names.strip_cr_lf(exchange)
         self._check_binding("queue", queue, exchange)
@@ -442,9 +442,11 @@ class Access:
             self.check_topic("read", source, routing_key)
         if destination is not None and source is not None:
             destination.check_access(connection)
-            self.vhost.unbind(source, destination, routing_key, arguments, self.user)
+            yield from self.vhost.unbind_in_pieces(source, destination, routing_key, arguments, self.user)
 
-    def bind_exchange(self, destination: str, source: str, routing_key: str, arguments: dict[str, Any]) -> None:
+    def bind_exchange_in_pieces(
+        self, destination: str, source: str, routing_key: str, arguments: dict[str, Any]
+    ) -> "Generator[None, None, None]":
         """Bind one exchange to another: write on the destination, read on the source."""
         destination, source = names.strip_cr_lf(destination), names.strip_cr_lf(source)
         _check_not_default(destination)
@@ -452,9 +454,11 @@ class Access:
         from_ = self.vhost.exchange(source)
         self.check_topic("read", from_, routing_key)
         to = self.vhost.exchange(destination)
-        self.vhost.bind(from_, to, routing_key, arguments, self.user)
+        yield from self.vhost.bind_in_pieces(from_, to, routing_key, arguments, self.user)
 
-    def unbind_exchange(self, destination: str, source: str, routing_key: str, arguments: dict[str, Any]) -> None:
+    def unbind_exchange_in_pieces(
+        self, destination: str, source: str, routing_key: str, arguments: dict[str, Any]
+    ) -> "Generator[None, None, None]":
         """Unbind; no fault when any of it is missing (RabbitMQ)."""
         destination, source = names.strip_cr_lf(destination), names.strip_cr_lf(source)
         _check_not_default(destination)
@@ -463,7 +467,7 @@ class Access:
         if from_ is not None:
             self.check_topic("read", from_, routing_key)
             if to is not None:
-                self.vhost.unbind(from_, to, routing_key, arguments, self.user)
+                yield from self.vhost.unbind_in_pieces(from_, to, routing_key, arguments, self.user)
 
     def _check_binding(self, kind: str, destination: str, source: str) -> None:
         _check_not_default(source)

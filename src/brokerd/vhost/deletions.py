@@ -80,7 +80,7 @@ def delete_queue(
     finally:
         vhost.deletions_under_way -= 1
     for source in dict.fromkeys([binding.source for binding in unbound]):
-        yield from _delete_if_unbound(vhost, source, user)
+        yield from delete_if_unbound(vhost, source, user)
     for consumer in consumers:
         if not consumer.channel.left and consumer.tag not in consumer.channel.consumers:  # type: ignore[attr-defined]
             consumer.channel.connection.on_consumer_cancelled(consumer)  # type: ignore[attr-defined]
@@ -184,17 +184,12 @@ def delete_exchange(
     if if_unused and exchange.binding_count:
         raise PreconditionFailed(f"{vhost.describe(exchange)} in use")
     for source in (yield from _remove_exchange(vhost, exchange, user)):
-        yield from _delete_if_unbound(vhost, source, user)
+        yield from delete_if_unbound(vhost, source, user)
 
 
-def exchange_lost_binding(vhost: "VHost", exchange: Exchange, user: str) -> None:
-    """Delete the exchange if it is auto-delete and has no binding left.  Call this after each binding that goes."""
-    finish(_delete_if_unbound(vhost, exchange, user))
-
-
-def _delete_if_unbound(vhost: "VHost", exchange: Exchange, user: str) -> Generator[None, None, None]:
+def delete_if_unbound(vhost: "VHost", exchange: Exchange, user: str) -> Generator[None, None, None]:
     """Delete the exchange if it is auto-delete and has no binding left, then each exchange that this leaves without
-    bindings, and so on."""
+    bindings, and so on.  Call this after each binding that goes."""
     waiting = [exchange]
     while waiting:  # A chain of exchanges may be longer than the stack.
         exchange = waiting.pop()
@@ -224,7 +219,7 @@ def _remove_exchange(vhost: "VHost", exchange: Exchange, user: str) -> Generator
             incoming.append(unbind_newest(exchange))
             yield
         vhost.forget_routes()  # Those found meanwhile may lead through the exchange.
-        outgoing = list(exchange.bindings())
+        outgoing = list(exchange.bindings()) if vhost.events.wanted else []
         yield from exchange.unbind_everything_in_pieces()
     finally:
         vhost.deletions_under_way -= 1

@@ -13,7 +13,7 @@ only when one that matters may be there.  Knows nothing of queues' rules, nor of
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -289,16 +289,30 @@ def alternate_of(vhost: "VHost", exchange: Exchange) -> Exchange | None:
     return vhost.exchanges.get(name) if isinstance(name, str) else None
 
 
-def give_history(vhost: "VHost", exchange: Exchange, destination: Any) -> None:
-    """Store the exchange's recent messages in a newly bound queue, or in the queues that a newly bound exchange
-    leads to."""
-    for message in tuple(exchange.recent_messages()):
-        queues: tuple[Any, ...] = (destination,)
-        if isinstance(destination, Exchange):
-            decoded = _Decoded(_header_of(message.properties))
-            queues = route(vhost, destination, message.routing_key.decode(*_TEXT), decoded).queues
-        if queues:
-            vhost.core.put(queues, message.exchange, message.routing_key, message.properties, message.body)
+def give_history(vhost: "VHost", exchange: Exchange, destination: Any) -> Iterator[None]:
+    """Store the exchange's recent messages in a destination that is about to be bound: in the queue, or in the queues
+    that the exchange leads to.  At each yield others may have a turn.
+
+    What the exchange routes meanwhile follows, so the destination has all in order when it is bound at the end.
+    """
+    messages = exchange.follow()
+    try:
+        while messages and _is_there(vhost, destination):
+            message = messages.popleft()
+            queues: tuple[Any, ...] = (destination,)
+            if isinstance(destination, Exchange):
+                decoded = _Decoded(_header_of(message.properties))
+                queues = route(vhost, destination, message.routing_key.decode(*_TEXT), decoded).queues
+            if queues:
+                vhost.core.put(queues, message.exchange, message.routing_key, message.properties, message.body)
+            yield
+    finally:
+        exchange.unfollow(messages)
+
+
+def _is_there(vhost: "VHost", destination: Any) -> bool:
+    things: dict[str, Any] = vhost.exchanges if isinstance(destination, Exchange) else vhost.queues
+    return things.get(destination.name) is destination
 
 
 class Histories:

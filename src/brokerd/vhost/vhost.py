@@ -354,10 +354,26 @@ class VHost:
         self, source: Exchange, destination: Queue | Exchange, routing_key: str, arguments: dict[str, Any],
         user: str = "",
     ) -> None:  # fmt: skip
+        """Do what ``bind_in_pieces`` does, in one go."""
+        deletions.finish(self.bind_in_pieces(source, destination, routing_key, arguments, user))
+
+    def bind_in_pieces(
+        self, source: Exchange, destination: Queue | Exchange, routing_key: str, arguments: dict[str, Any],
+        user: str = "",
+    ) -> Generator[None, None, None]:  # fmt: skip
         """Bind.  A binding that exists already is no fault.  The binding is durable when both ends are.
 
-        The destination gets the history of the source, if the source has one.
+        The destination first gets the history of the source, if the source has one, in pieces.  One end that is deleted
+        meanwhile takes the binding with it.
         """
+        if source.has_history and not source.has_binding(destination, routing_key, arguments):
+            try:
+                yield from give_history(self, source, destination)
+            except OSError as error:  # It is bound all the same.  The data plane has already reported the full disk.
+                log.warning("%s: its history was not delivered to a new binding: %s",
+                            self.describe(source), error.strerror)  # fmt: skip
+            if not self._has(source) or not self._has(destination):
+                return
         binding = source.bind(destination, routing_key, arguments)
         if binding is None:
             return
@@ -370,18 +386,24 @@ class VHost:
         self._there_is_more()
         if self.events.wanted:
             self.events.binding_created(self.name, binding, user)
-        if source.has_history:
-            try:
-                give_history(self, source, destination)
-            except OSError as error:  # The binding stands.  The data plane has already reported the full disk.
-                log.warning("%s: its history was not delivered to a new binding: %s",
-                            self.describe(source), error.strerror)  # fmt: skip
+
+    def _has(self, thing: Queue | Exchange) -> bool:
+        things: dict[str, Any] = self.exchanges if isinstance(thing, Exchange) else self.queues
+        return things.get(thing.name) is thing
 
     def unbind(
         self, source: Exchange, destination: Queue | Exchange, routing_key: str, arguments: dict[str, Any],
         user: str = "",
     ) -> None:  # fmt: skip
-        """Unbind.  A binding that does not exist is no fault.  An auto-delete exchange goes with its last binding."""
+        """Do what ``unbind_in_pieces`` does, in one go."""
+        deletions.finish(self.unbind_in_pieces(source, destination, routing_key, arguments, user))
+
+    def unbind_in_pieces(
+        self, source: Exchange, destination: Queue | Exchange, routing_key: str, arguments: dict[str, Any],
+        user: str = "",
+    ) -> Generator[None, None, None]:  # fmt: skip
+        """Unbind.  A binding that does not exist is no fault.  An auto-delete exchange goes with its last binding, in
+        pieces."""
         binding = source.unbind(destination, routing_key, arguments)
         if binding is None:
             return
@@ -395,7 +417,7 @@ class VHost:
         self.forget_routes()
         if self.events.wanted:
             self.events.binding_deleted(self.name, binding, user)
-        deletions.exchange_lost_binding(self, source, user)
+        yield from deletions.delete_if_unbound(self, source, user)
 
     # --- the definitions log
 
