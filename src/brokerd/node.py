@@ -29,6 +29,7 @@ from brokerd.store.data_dir import CRASHED, POWER_LOST
 from brokerd.store.disk import Room
 from brokerd.store.format import SPARE_FOLDER
 from brokerd.store.sync import Done, Files, GroupCommit
+from brokerd.upkeep.definition_logs import LogKeeper
 from brokerd.upkeep.upkeep import Submit, Upkeep
 from brokerd.vhost import commits, events, redrives
 from brokerd.vhost.access import Access
@@ -119,13 +120,13 @@ class Node:
         self.changing, self.parameters = Turns(), Parameters(data.path, disk)  # the former: of changes of JSON files
         self._due: list[_Due] = []  # what waits for a tick
         self._expiry: Timer | None = None
-        self.upkeep = Upkeep(
-            self.vhosts, self.core, disk, data.path, submit_slow, now=clock.epoch_ns,
-            monotonic=clock.monotonic_ns, call_at=self._call_at, sync=settings.sync, suspect=data.suspect,
-        )  # fmt: skip
+        self.upkeep = Upkeep(self.vhosts, self.core, disk, data.path, submit_slow, now=clock.epoch_ns,
+                             monotonic=clock.monotonic_ns, call_at=self._call_at, sync=settings.sync,
+                             suspect=data.suspect)  # fmt: skip
         self.upkeep.archive, self.upkeep.chain_log = settings.order_journal_archive, settings.order_journal_chain_log
         self.commit = GroupCommit(self.core, disk, submit=submit, soon=later, fatal=sync_failed, sync_files=sync_files,
-                                  everything=data.sync, sync=settings.sync)
+                                  everything=data.sync, sync=settings.sync)  # fmt: skip
+        self.upkeep.definition_logs = LogKeeper(self.vhosts, self.core, self.commit, submit_slow)
         self.alarms = Alarms(
             self.core, free_disk=lambda: disk.free_octets(data.path), has_room=lambda: disk.takes_a_file(data.path),
             used_memory=used_memory, trim_memory=trim_memory, memory_octets=memory_octets,

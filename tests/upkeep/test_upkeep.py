@@ -16,7 +16,6 @@ from brokerd.store.disk import Disk
 from brokerd.store.recovery import recover
 from brokerd.upkeep import upkeep
 from brokerd.upkeep.upkeep import Upkeep
-from brokerd.vhost.definitions import COMPACT_DELETES_MIN
 from brokerd.vhost.folder import load_vhost
 from brokerd.wire import methods
 from brokerd.wire.frames import FRAME_BODY, body_frames, header_frame
@@ -350,17 +349,6 @@ def test_one_segment_is_copied_at_a_time(place, sparse):
 
 
 # --- definitions and garbage
-
-def test_a_log_that_mostly_undoes_itself_is_rewritten_while_running(place):
-    place.queue("kept")
-    for _ in range(COMPACT_DELETES_MIN):
-        place.vhost.delete_queue(place.queue("a"))
-    frames = place.vhost.log.frames
-    place.ticks(upkeep.COMPACT_EVERY_TICKS - 1)
-    assert place.vhost.log.frames == frames
-    place.ticks(1)
-    assert (place.vhost.log.frames, place.vhost.deletes) == (1, 0)
-
 
 def test_the_folder_of_a_deleted_queue_is_out_of_the_way_at_once_and_removed_by_the_thread(place):
     queue = place.queue()

@@ -7,7 +7,7 @@ from brokerd.errors import NotFound
 from brokerd.store.definitions import DefinitionsLog
 from brokerd.store.disk import Disk
 from brokerd.vhost import definitions
-from brokerd.vhost.definitions import COMPACT_DELETES_MIN, compact_if_worthwhile, replay
+from brokerd.vhost.definitions import COMPACT_DELETES_MIN, compact, is_worth_rewriting, replay
 from brokerd.vhost.vhost import VHost
 from brokerd.wire import methods
 
@@ -67,9 +67,10 @@ def test_the_log_is_rewritten_when_most_of_it_undoes_itself(open_vhost):
     vhost, _ = open_vhost()
     declare(vhost, "kept")
     for _ in range(COMPACT_DELETES_MIN):
-        assert not compact_if_worthwhile(vhost)
+        assert not is_worth_rewriting(vhost)
         vhost.delete_queue(declare(vhost, "q"))
-    assert compact_if_worthwhile(vhost)
+    assert is_worth_rewriting(vhost)
+    compact(vhost)
     again, result = open_vhost()
     assert (list(again.queues), result.entries) == (["kept"], 1)
 
@@ -84,11 +85,12 @@ def test_a_log_that_is_not_worth_rewriting_costs_no_look_at_all_that_it_defines(
     asked = []
     definitions = type(vhost).definitions
     monkeypatch.setattr(type(vhost), "definitions", lambda vhost: asked.append(vhost) or definitions(vhost))
-    assert not compact_if_worthwhile(vhost)
+    assert not is_worth_rewriting(vhost)
     assert not asked
     for number in range(COMPACT_DELETES_MIN, 2 * COMPACT_DELETES_MIN):
         vhost.unbind(x, queue, str(number), {})
-    assert compact_if_worthwhile(vhost)
+    assert is_worth_rewriting(vhost)
+    compact(vhost)
     assert asked == [vhost]
     again, _ = open_vhost()
     assert again.exchange("x").binding_count == COMPACT_DELETES_MIN

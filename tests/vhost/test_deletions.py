@@ -56,10 +56,11 @@ def test_a_crash_between_two_pieces_brings_all_of_the_queue_back(vhost, queue, t
     before = durable_part(vhost)
     work = do(deletions.delete_queue(vhost, queue), 15)
     vhost.deletes = definitions.COMPACT_DELETES_MIN * 10
-    assert not definitions.compact_if_worthwhile(vhost)
+    assert not definitions.is_worth_rewriting(vhost)
     assert after_restart(vhost, tmp_path) == before
     deletions.finish(work)
-    assert definitions.compact_if_worthwhile(vhost)
+    assert definitions.is_worth_rewriting(vhost)
+    definitions.compact(vhost)
     assert after_restart(vhost, tmp_path) == durable_part(vhost)
 
 
@@ -115,7 +116,7 @@ def test_an_exchange_that_is_deleted_meanwhile_takes_its_bindings_and_a_refusal_
     vhost.log.full = True
     with pytest.raises(PreconditionFailed):
         deletions.finish(work)
-    assert (queue.bindings, "x" in vhost.exchanges) == ([], False)
+    assert (len(queue.bindings), "x" in vhost.exchanges) == (0, False)
 
 
 def test_who_deletes_a_queue_that_somebody_else_has_deleted_meanwhile_removes_nothing(vhost, queue, client):
@@ -184,7 +185,7 @@ def test_an_exchange_has_lost_its_name_before_its_bindings_go(vhost, queue, clie
     assert publish(client, "1", "x")
     assert not publish(client, "0", "x")
     deletions.finish(work)
-    assert (old.binding_count, queue.bindings) == (0, list(new.bindings()))
+    assert (old.binding_count, list(queue.bindings)) == (0, list(new.bindings()))
 
 
 def test_messages_come_through_an_exchange_that_is_deleted_by_the_bindings_to_it_that_are_left(vhost, queue, client):
@@ -197,7 +198,7 @@ def test_messages_come_through_an_exchange_that_is_deleted_by_the_bindings_to_it
     do(work, 1)
     deletions.finish(work)
     assert publish(client, "0", "source")
-    assert (source.binding_count, queue.bindings, queue.ready) == (0, [], 1)
+    assert (source.binding_count, len(queue.bindings), queue.ready) == (0, 0, 1)
 
 
 def test_a_queue_that_goes_while_its_exchange_is_deleted_goes_whole(vhost, queue):
@@ -208,7 +209,7 @@ def test_a_queue_that_goes_while_its_exchange_is_deleted_goes_whole(vhost, queue
     vhost.delete_queue(other)
     vhost.delete_queue(queue)
     deletions.finish(work)
-    assert (x.binding_count, queue.bindings, other.bindings) == (0, [], [])
+    assert (x.binding_count, len(queue.bindings), len(other.bindings)) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("type_", ["direct", "topic", "headers", "fanout", "x-consistent-hash", "x-modulus-hash",

@@ -333,7 +333,7 @@ def test_the_log_and_its_short_form_both_make_all_that_is_durable_and_nothing_el
     for step in steps:
         follow(vhost, step)
     wanted = durable_part(vhost)
-    short = vhost.definitions()
+    short = list(vhost.definitions())
     for payloads in (vhost.log.payloads, short):
         assert described(new_vhost(payloads)) == wanted
     queues, exchanges, bindings = wanted
@@ -342,7 +342,7 @@ def test_the_log_and_its_short_form_both_make_all_that_is_durable_and_nothing_el
 
 
 def test_the_short_form_of_a_new_vhost_is_empty(vhost):
-    assert vhost.definitions() == []
+    assert list(vhost.definitions()) == []
 
 
 def test_an_auto_delete_queue_that_cannot_be_unmade_on_a_full_disk_stays_and_fails_nobody(vhost, client):

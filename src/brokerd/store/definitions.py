@@ -10,6 +10,7 @@ off, and kept in ``definitions.amqp.cut-OFFSET``.  Anything else is damage that 
 broker must not guess about: StoreError.  Knows no method: payloads in, payloads out.
 """
 
+import contextlib
 import os
 import zlib
 from collections.abc import Callable, Iterable
@@ -38,7 +39,7 @@ class DefinitionsLog:
     ``append`` and cleared by the group commit.
     """
 
-    __slots__ = ("_disk", "_fd", "_filled", "_salt", "dirty", "frames", "octets", "path")
+    __slots__ = ("_disk", "_fd", "_filled", "_rewrite", "_salt", "dirty", "frames", "octets", "path")
 
     def __init__(self, path: str, disk: Disk) -> None:
         self.path = path
@@ -46,6 +47,7 @@ class DefinitionsLog:
         self._fd = -1
         self._salt = 0
         self._filled = 0        # Zeros are written up to here.
+        self._rewrite: Rewrite | None = None    # the file that is to take the place of this one
         self.octets = DEFINITIONS_HEADER.size
         self.frames = 0
         self.dirty = False
@@ -78,13 +80,14 @@ class DefinitionsLog:
 
         Raises OSError: then it was not written, and the log is as before.
         """
-        frame = b"%b%b\xce" % (FRAME_HEAD.pack(1, 0, len(payload)), payload)
-        octets = frame + zlib.crc32(frame, self._salt).to_bytes(4, "little")
+        octets = _frame(payload, self._salt)
         start, end = self.octets, self.octets + len(octets)
         try:
             if end >= self._filled:         # At least one zero stays behind the last frame.
                 self._fill(end + FILL_OCTETS & -FILL_OCTETS)
             self._disk.pwrite(self._fd, octets, start)
+            if self._rewrite is not None:
+                self._rewrite.follow(payload)
         except OSError:
             self._wipe(start, end)
             raise
@@ -98,30 +101,35 @@ class DefinitionsLog:
         Either the old or the new is found after a crash, whole.  Raises OSError: then the old one is in use, unless the
         new one has its name already.
         """
-        salt = int.from_bytes(os.urandom(4), "little")
-        head = DEFINITIONS_HEADER.pack(DEFINITIONS_MAGIC, DEFINITIONS_VERSION, salt, 0)[:DEFINITIONS_CRC_END]
-        parts = [head, zlib.crc32(head).to_bytes(4, "little")]
-        for payload in payloads:
-            frame = b"%b%b\xce" % (FRAME_HEAD.pack(1, 0, len(payload)), payload)
-            parts += frame, zlib.crc32(frame, salt).to_bytes(4, "little")
-        used = sum(map(len, parts))
-        filled = used + FILL_OCTETS & -FILL_OCTETS
-        parts.append(bytes(filled - used))
-        temporary = self.path + ".tmp"
-        # Opened before it has the name: behind the rename nothing may go into the file that has lost it.
-        fd = self._disk.open(temporary, os.O_RDWR | os.O_CREAT)
+        rewrite = self.rewrite()
         try:
-            self._disk.pwrite(fd, b"".join(parts), 0)
-            self._disk.truncate(fd, filled)
-            self._disk.fsync(fd, temporary)
-            self._disk.rename(temporary, self.path)
-        except OSError:
-            self._disk.close(fd)
-            raise
+            for payload in payloads:
+                rewrite.add(payload)
+            rewrite.begin_sync()()
+        finally:
+            failed = rewrite.end()
+        if failed is not None:
+            raise failed
+
+    def rewrite(self) -> "Rewrite":
+        """Begin a file that is to take the place of this one.  Raises OSError."""
+        self._rewrite = Rewrite(self, self._disk)
+        return self._rewrite
+
+    def take(self, rewrite: "Rewrite") -> bool:
+        """Go on in the new file.  False: the log was closed, or another file is to take its place."""
+        if self._rewrite is not rewrite:
+            return False
+        dirty = self.dirty
         self.close()
-        self._fd, self._salt, self._filled = fd, salt, filled
-        self.octets, self.frames, self.dirty = used, (len(parts) - 3) // 2, False
-        self._disk.sync_directory(os.path.dirname(self.path))
+        self._fd, self._salt, self._filled = rewrite.fd, rewrite.salt, rewrite.filled
+        self.octets, self.frames, self.dirty = rewrite.octets, rewrite.frames, dirty
+        return True
+
+    def forget(self, rewrite: "Rewrite") -> None:
+        """Stay in the old file."""
+        if self._rewrite is rewrite:
+            self._rewrite = None
 
     def fileno(self) -> int:
         """What the group commit syncs; it duplicates it, since ``compact`` changes it."""
@@ -130,6 +138,7 @@ class DefinitionsLog:
     def close(self) -> None:
         """Close the file.  A group commit that was to sync it passes over it."""
         self.dirty = False
+        self._rewrite = None
         if self._fd >= 0:
             self._disk.close(self._fd)
             self._fd = -1
@@ -229,6 +238,119 @@ class DefinitionsLog:
         else:
             remedy = "to begin without definitions, move it away"
         return StoreError(f"{self.path} is damaged at offset {offset}: {what}. Restore it from a backup; or, {remedy}")
+
+
+class Rewrite:
+    """A log that is written beside the one in use, until it takes its place.
+
+        add()…   sync(), in a thread   begin_sync()   what that returns, in a thread   end()
+
+    All but those two are called on the loop.  What the log in use gets meanwhile is kept until ``begin_sync``, and from
+    then on written into both files.  It is a follower of the group commit: no other sync begins before ``end``.  So an
+    entry that came behind ``begin_sync`` is not yet promised to anybody when the new file takes the place of the old
+    one, and one that came before is in both.
+    """
+
+    __slots__ = ("_at", "_disk", "_failed", "_late", "_log", "_parts", "_path", "fd", "filled", "frames",
+                 "is_begun", "octets", "salt")  # fmt: skip
+
+    def __init__(self, log: DefinitionsLog, disk: Disk) -> None:
+        """Raises OSError."""
+        self._log = log
+        self._disk = disk
+        self._path = log.path + ".tmp"
+        self._late: list[bytes] = []            # what the log has got since
+        self.is_begun = False                   # begin_sync() was called
+        self._failed: OSError | None = None
+        self.salt = int.from_bytes(os.urandom(4), "little")
+        self.frames = 0
+        # Opened before it has the name: behind the rename nothing may go into the file that has lost it.
+        self.fd = disk.open(self._path, os.O_RDWR | os.O_CREAT)
+        head = DEFINITIONS_HEADER.pack(DEFINITIONS_MAGIC, DEFINITIONS_VERSION, self.salt, 0)[:DEFINITIONS_CRC_END]
+        self._parts = [head, zlib.crc32(head).to_bytes(4, "little")]
+        self._at = 0                            # so much is written
+        self.octets = DEFINITIONS_HEADER.size   # ... and so much with the parts
+        self.filled = 0
+
+    def add(self, payload: bytes) -> None:
+        """Write one entry.  Raises OSError."""
+        octets = _frame(payload, self.salt)
+        self._parts.append(octets)
+        self.octets += len(octets)
+        self.frames += 1
+        if self.octets - self._at >= FILL_OCTETS:
+            self._write()
+
+    def follow(self, payload: bytes) -> None:
+        """The log in use has got this entry.  Raises OSError: then it is not in this file."""
+        if not self.is_begun:
+            self._late.append(payload)
+        elif self._failed is None:
+            before = self.octets
+            self.add(payload)
+            try:
+                self._fill()
+            except OSError:
+                self._parts, self.octets, self.frames = [], before, self.frames - 1
+                self._at = before
+                raise
+
+    def sync(self) -> None:
+        """Have on disk what was added.  Raises OSError."""
+        self._disk.fsync(self.fd, self._path)
+
+    def begin_sync(self) -> Callable[[], None]:
+        """Write what is left.  The function that this returns puts the file into the place of the log."""
+        late, self._late = self._late, []
+        try:
+            for payload in late:
+                self.add(payload)
+            self._fill()
+            self._disk.truncate(self.fd, self.filled)
+        except OSError as error:
+            self._failed = error
+        self.is_begun = True
+        return self._put_in_place
+
+    def end(self) -> OSError | None:
+        """Let the log go on in the new file, or in its own where that is not to be: why not."""
+        if self.is_begun and self._failed is None and self._log.take(self):
+            return None
+        self._log.forget(self)
+        self._disk.close(self.fd)
+        with contextlib.suppress(OSError):
+            self._disk.unlink(self._path)
+        return self._failed
+
+    def _put_in_place(self) -> None:
+        """Raises OSError: whether the new name is on disk is not known."""
+        if self._failed is not None:
+            return
+        try:
+            self.sync()
+            self._disk.rename(self._path, self._log.path)
+        except OSError as error:
+            self._failed = error
+            return
+        with contextlib.suppress(FileNotFoundError):    # Its vhost was deleted meanwhile.
+            self._disk.sync_directory(os.path.dirname(self._path))
+
+    def _write(self) -> None:
+        self._disk.pwrite(self.fd, b"".join(self._parts), self._at)
+        self._parts.clear()
+        self._at = self.octets
+
+    def _fill(self) -> None:
+        """Write all, with zeros behind it."""
+        if self.octets >= self.filled:
+            self.filled = self.octets + FILL_OCTETS & -FILL_OCTETS
+            self._parts.append(bytes(self.filled - self.octets))
+        self._write()
+
+
+def _frame(payload: bytes, salt: int) -> bytes:
+    frame = b"%b%b\xce" % (FRAME_HEAD.pack(1, 0, len(payload)), payload)
+    return frame + zlib.crc32(frame, salt).to_bytes(4, "little")
 
 
 def _lost_block(content: bytes, at: int, until: int) -> bool:

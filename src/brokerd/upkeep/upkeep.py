@@ -1,9 +1,9 @@
 """The periodic work of a running broker, a little each second.
 
-Idle queues give their files back.  Sparse old segments are compacted in a thread, one at a time.  Definitions logs
-that mostly undo themselves are rewritten.  Garbage is removed.  Unused queues expire, and changed policies are put in
-force.  Each second looks at a bounded number of queues.  Order journals are the work of ``order_journals``, keys of
-deduplication that of ``keys``, indexes of streams that of ``indexes``.
+Idle queues give their files back.  Sparse old segments are compacted in a thread, one at a time.  Garbage is removed.
+Unused queues expire, and changed policies are put in force.  Each second looks at a bounded number of queues.  Order
+journals are the work of ``order_journals``, keys of deduplication that of ``keys``, indexes of streams that of
+``indexes``, definitions logs that of ``definition_logs``.
 """
 
 import os
@@ -19,7 +19,6 @@ from brokerd.store.format import ARCHIVING_FOLDER
 from brokerd.store.garbage import Garbage, Submit
 from brokerd.upkeep.indexes import IndexKeeper
 from brokerd.upkeep.keys import KeyKeeper
-from brokerd.vhost import definitions
 
 if TYPE_CHECKING:
     from brokerd import plane
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from brokerd.queues.queue import Queue
     from brokerd.store.compaction import Sparse
     from brokerd.store.disk import Disk
+    from brokerd.upkeep.definition_logs import LogKeeper
     from brokerd.upkeep.order_journals import Journals
     from brokerd.vhost.vhost import VHost
 
@@ -45,7 +45,7 @@ class Upkeep:
     __slots__ = (
         "_compacting", "_core", "_data_dir", "_disk", "_indexes", "_journals", "_keys", "_now", "_resting",
         "_retaining", "_spares_used", "_sparse", "_submit", "_suspect", "_sync", "_ticks", "_vhosts", "archive",
-        "chain_log", "expires", "garbage",
+        "chain_log", "definition_logs", "expires", "garbage",
     )  # fmt: skip
 
     def __init__(
@@ -90,6 +90,7 @@ class Upkeep:
         self._data_dir = data_dir
         self._sync = sync
         self._suspect = suspect
+        self.definition_logs: LogKeeper | None = None
         self.archive = ""  # the folder that order journals go to after their retention; "": none
         self.chain_log = ""  # the file that is told of the heads of their hash chains; "": none
         self._journals: Journals | None = None
@@ -114,8 +115,8 @@ class Upkeep:
             if self._sparse is None:
                 self._sparse = self._queues()
             self._keys.sweep()
-            for vhost in self._vhosts.values():
-                definitions.compact_if_worthwhile(vhost)
+            if self.definition_logs is not None:
+                self.definition_logs.tick()
             if self._core.spares_used == self._spares_used:
                 self._core.release_spares()  # No spare segment was needed since the last time.
             self._spares_used = self._core.spares_used

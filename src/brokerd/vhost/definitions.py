@@ -92,15 +92,17 @@ def _replay_plain_binding(vhost: "VHost", payload: bytes) -> bool:
     return True
 
 
-def compact_if_worthwhile(vhost: "VHost") -> bool:
-    """Rewrite the log when at least half of it is about things that are gone.  Raises OSError."""
+def is_worth_rewriting(vhost: "VHost") -> bool:
+    """Whether at least half of the log is about things that are gone."""
     if vhost.deletes < COMPACT_DELETES_MIN or vhost.deletions_under_way:
         return False
-    if 2 * vhost.deletes < _count_things(vhost):
-        return False
+    return 2 * vhost.deletes >= _count_things(vhost)
+
+
+def compact(vhost: "VHost") -> None:
+    """Rewrite the log in one go.  Raises OSError."""
     vhost.log.compact(vhost.definitions())
     vhost.deletes = 0
-    return True
 
 
 def _count_things(vhost: "VHost") -> int:

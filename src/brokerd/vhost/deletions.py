@@ -7,8 +7,9 @@ then the owners of its consumers are told.  If the log refuses the deletion afte
 An exchange is in the log as deleted, and has lost its name, before its bindings go: first those that lead to it, then
 those that lead from it, which nothing reaches any more.
 
-While ``vhost.deletions_under_way``, the definitions log must not be made anew from what is in memory.  Knows nothing of
-permissions, nor who waits for the deletion.
+While the deletion of a queue takes pieces (``vhost.deletions_under_way``), the definitions log must not be made anew
+from what is in memory: the queue may come back with its bindings.  Knows nothing of permissions, nor who waits for the
+deletion.
 """
 
 from collections.abc import Generator, Iterable, Iterator
@@ -65,7 +66,9 @@ def delete_queue(
         _check_queue(queue, if_unused, if_empty)
     unbound: list[Binding] = []
     count, consumers, removed = 0, list[plane.Consumer](), False
-    vhost.deletions_under_way += 1
+    takes_pieces = len(queue.bindings) > BINDINGS_AT_ONCE
+    vhost.deletions_begun += takes_pieces
+    vhost.deletions_under_way += takes_pieces
     try:
         while len(queue.bindings) > BINDINGS_AT_ONCE and not queue.deleted:
             unbound.append(unbind_newest(queue))
@@ -78,7 +81,7 @@ def delete_queue(
                 yield from _bind_again(vhost, queue, unbound)
                 raise
     finally:
-        vhost.deletions_under_way -= 1
+        vhost.deletions_under_way -= takes_pieces
     for source in dict.fromkeys([binding.source for binding in unbound]):
         yield from delete_if_unbound(vhost, source, user)
     for consumer in consumers:
@@ -212,17 +215,13 @@ def _remove_exchange(vhost: "VHost", exchange: Exchange, user: str) -> Generator
         vhost.delays.forget_exchange(exchange)
     if vhost.duplicates.asks(exchange):
         vhost.duplicates.forget_exchange(exchange.name)
-    vhost.deletions_under_way += 1
-    try:
-        incoming = []
-        while exchange.bindings_to:
-            incoming.append(unbind_newest(exchange))
-            yield
-        vhost.forget_routes()  # Those found meanwhile may lead through the exchange.
-        outgoing = list(exchange.bindings()) if vhost.events.wanted else []
-        yield from exchange.unbind_everything_in_pieces()
-    finally:
-        vhost.deletions_under_way -= 1
+    incoming = []
+    while exchange.bindings_to:
+        incoming.append(unbind_newest(exchange))
+        yield
+    vhost.forget_routes()  # Those found meanwhile may lead through the exchange.
+    outgoing = list(exchange.bindings()) if vhost.events.wanted else []
+    yield from exchange.unbind_everything_in_pieces()
     yield from _tell_unbound(vhost, [*outgoing, *reversed(incoming)], user)
     if vhost.events.wanted:
         vhost.events.exchange_deleted(vhost.name, exchange.name, user)

@@ -24,7 +24,7 @@ from brokerd.store.format import (
     folder_name,
 )
 from brokerd.store.garbage import Garbage
-from brokerd.vhost.definitions import Replay, replay
+from brokerd.vhost.definitions import Replay, compact, replay
 from brokerd.vhost.features import Features, make_null
 from brokerd.vhost.vhost import VHost
 
@@ -76,8 +76,7 @@ def load_vhost(
     vhost.apply_rules()
     vhost.take_up_features(suspect=suspect)
     if replayed.undone and 2 * replayed.undone >= len(vhost.queues) + len(vhost.exchanges):
-        log.compact(vhost.definitions())
-        vhost.deletes = 0
+        compact(vhost)
     return vhost
 
 

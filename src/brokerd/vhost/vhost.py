@@ -65,7 +65,8 @@ class VHost:
 
     __slots__ = (
         "accesses", "appended", "commit_log", "core", "dead_letters", "default_queue_type", "delays", "deleted",
-        "deletes", "deletions_under_way", "directory", "duplicates", "events", "exchanges", "firehose", "log",
+        "deletes", "deletions_begun", "deletions_under_way", "directory", "duplicates", "events", "exchanges",
+        "firehose", "log",
         "max_queues", "name", "on_disk", "policies", "queues", "remove_files", "replies", "revision", "unsynced",
     )  # fmt: skip
 
@@ -94,7 +95,7 @@ class VHost:
         self.revision = 0  # grows with each change of where messages go, and of what is there
         self.unsynced: dict[Queue | Exchange, int] = {}  # made by entries up to this one, which is not on disk
         self.deletes = 0  # entries in the log that only undo earlier ones
-        self.deletions_under_way = 0
+        self.deletions_under_way = self.deletions_begun = 0  # of queues, that take pieces
         self.queues: dict[str, Queue] = {}
         self.exchanges: dict[str, Exchange] = {"": DefaultExchange(self._addressed, tally=plane.Tally())}
         self.accesses: dict[str, Access] = {}
@@ -442,26 +443,28 @@ class VHost:
         for made in synced:  # No search for the first one after each: it would step over all that are deleted.
             del self.unsynced[made]
 
-    def definitions(self) -> list[bytes]:
-        """The shortest log that makes everything that is durable in this vhost now."""
-        payloads = [
-            exchange_declare(name, exchange.type, exchange.auto_delete, exchange.internal, exchange.arguments)
-            for name, exchange in self.exchanges.items()
-            if exchange.durable and name and not name.startswith(RESERVED_PREFIX)  # Those are there by themselves.
-        ]
-        payloads += [
-            queue_declare(name, queue.auto_delete, queue.arguments)
-            for name, queue in self.queues.items()
-            if queue.durable
-        ]
-        for exchange in self.exchanges.values():
-            if exchange.durable:
-                payloads += [
-                    _binding(exchange, binding.destination, binding.routing_key, binding.arguments)
-                    for binding in exchange.bindings()
-                    if binding.destination.durable
-                ]
-        return payloads
+    def definitions(self) -> Iterator[bytes]:
+        """The shortest log that makes everything that is durable in this vhost now.
+
+        The caller may take it in pieces, and go on with all that the log has got since the first one: what was made
+        since is not here, and what was deleted since may be.
+        """
+        exchanges = [exchange for exchange in self.exchanges.values() if exchange.durable]
+        queues, known = list(self.queues.values()), set[Queue | Exchange]()
+        for exchange in exchanges:
+            known.add(exchange)
+            name = exchange.name
+            if name and not name.startswith(RESERVED_PREFIX):  # Those are there by themselves.
+                yield exchange_declare(name, exchange.type, exchange.auto_delete, exchange.internal,
+                                       exchange.arguments)  # fmt: skip
+        for queue in queues:
+            if queue.durable:
+                known.add(queue)
+                yield queue_declare(queue.name, queue.auto_delete, queue.arguments)
+        for exchange in exchanges:
+            for binding in list(exchange.bindings()):
+                if binding.destination in known:
+                    yield _binding(exchange, binding.destination, binding.routing_key, binding.arguments)
 
 
 def _deduplicates(exchange: Exchange) -> bool:
