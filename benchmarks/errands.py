@@ -12,7 +12,7 @@ from pathlib import Path
 from abuser import DEAD, QUEUE, Abuser, Step, publish
 from brokers import Wire
 
-from brokerd.cli.perfclient import qos_arguments, shortstr
+from brokerd.cli.perfclient import method, qos_arguments, shortstr
 
 STREAM, VHOST, POLICY = "starvation.stream", "starvation", "starvation"
 OF_STREAM = {"x-queue-type": "stream"}
@@ -64,6 +64,26 @@ def many_readers(it: Abuser) -> Iterator[Step]:
         other = it.connect()
         read(other, {"x-stream-filter": "not there"}, 10_000)
         other.request((20, 40), CLOSE_CHANNEL, (20, 41))
+        other.drop()
+
+    yield work
+    it.client.delete_queue(STREAM)
+
+
+@contextlib.contextmanager
+def given_back(it: Abuser) -> Iterator[Step]:
+    found = 10_000
+    messages = (publish(STREAM, headers={"x-stream-filter-value": "a"}) * found
+                + publish(STREAM, octets=1000, headers={}) * 40_000)
+    stream_of(it, messages, **{"x-stream-max-segment-size-bytes": 4096})
+
+    def work() -> None:
+        other = it.connect()
+        other.request((60, 10), qos_arguments(2 * found), (60, 11))
+        other.consume(STREAM, "a", no_ack=False, consumer={"x-stream-offset": "first", "x-stream-filter": "a"})
+        wait_for_deliveries(other, found)
+        other.send(method(1, (60, 120), struct.pack(">QB", 0, 3)))
+        wait_for_deliveries(other, found)
         other.drop()
 
     yield work
@@ -278,7 +298,7 @@ def policy(it: Abuser) -> Iterator[Step]:
 
 
 CASES: dict[str, Callable[[Abuser], contextlib.AbstractContextManager[Step]]] = {
-    "filters": filters, "many readers": many_readers, "retention": retention, "group purge": group_purge,
-    "groups": groups, "redrive": redrive, "replay": replay, "move": move, "copy": copy, "queue copy": queue_copy,
-    "browse": browse, "backup": backup, "import": import_, "export": export, "policy": policy,
+    "filters": filters, "many readers": many_readers, "given back": given_back, "retention": retention,
+    "group purge": group_purge, "groups": groups, "redrive": redrive, "replay": replay, "move": move, "copy": copy,
+    "queue copy": queue_copy, "browse": browse, "backup": backup, "import": import_, "export": export, "policy": policy,
 }  # fmt: skip

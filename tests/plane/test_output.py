@@ -4,7 +4,9 @@ import socket
 import struct
 
 import pytest
-from tests.plane.harness import HEADER, Connection, ack, consume, frame, nack, publish
+from tests.plane.harness import HEADER, Connection, ack, consume, frame, nack, publish, shortstr
+
+from brokerd import plane
 
 LARGE = 32_768          # octets of a body from which on it is not copied
 HOUR_NS = 3_600_000_000_000   # of work before a turn ends, where time is to end none
@@ -102,6 +104,31 @@ def test_a_record_that_is_large_by_its_headers_alone_arrives_whole(client, bench
     assert [one.body for one in got] == [body(size), b"behind"]
     assert got[0].properties == properties
     queue.check()
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_texts_of_every_length_come_as_they_were_sent(bench, reads):
+    octets = bytes(range(1, 81))        # No two are the same: one that comes from another place shows.
+    for n in range(80):
+        queue = bench.queue(b"q%d" % n)
+        if reads:
+            queue.gate = plane.Stream()
+            queue.gate.begin("next", 0)
+        text, key = octets[:n], octets[-n:] if n else b""
+        bench.bound[text, key] = (b"q%d" % n,)
+        connection = bench.connection(1)
+        connection.channels[1].prefetch = 10
+        consume(connection.channels[1], queue, text)
+        table = b"\x01hx" + n.to_bytes(4) + text
+        properties = b"\xa0\x80" + shortstr(text) + len(table).to_bytes(4) + table + shortstr(key)
+        connection.feed(publish(1, text, key, exchange=text, properties=properties) * 2)
+        bench.turns()
+        for offset, one in enumerate(connection.delivered(), 1):
+            assert (one.consumer, one.exchange, one.key, one.body) == (text, text, key, text)
+            if reads:
+                table = b"\x01hx" + n.to_bytes(4) + text + b"\x0fx-stream-offsetl" + offset.to_bytes(8)
+            assert one.properties == b"\xa0\x80" + shortstr(text) + len(table).to_bytes(4) + table + shortstr(key)
+        assert one.tag == 2
 
 
 @pytest.mark.parametrize("frames", [31, 32, 33, 64, 65, 80])

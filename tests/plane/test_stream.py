@@ -4,6 +4,7 @@ The model is a stream in plain Python: how many messages there were, what retent
 hold.  hypothesis drives both.
 """
 
+import itertools
 import os
 
 import pytest
@@ -188,6 +189,18 @@ def test_a_channel_that_recovers_gets_all_that_it_holds_again(stream):
     assert stream.offsets() == [1, 2]
     stream.connection.channels[2].recover()
     assert stream.got() == [(1, b"a", True), (2, b"b", True)]
+
+
+@pytest.mark.parametrize(("octets", "row"), [(16, 104), (936, 10), (9000, 2)])
+def test_readers_take_turns_after_8_kib_each(stream, octets, row):
+    stream.publish(*[b"m" * octets] * 4 * row)
+    for number in (2, 3):
+        stream.read(number)
+    stream.bench.turns()
+    came = [one.channel for one in stream.connection.delivered()]
+    rows = [len(list(those)) for _, those in itertools.groupby(came)]
+    assert sum(rows) == 8 * row
+    assert rows[1:-1] == [row] * (len(rows) - 2)        # A row counts from its second message on.
 
 
 def test_a_reader_without_credit_gets_nothing_until_it_acknowledges(stream):

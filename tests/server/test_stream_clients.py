@@ -1,4 +1,5 @@
-"""pika, aio-pika, py-amqp, and amqplib of Node read a stream from where each form of x-stream-offset says.
+"""pika, aio-pika, py-amqp, amqplib of Node, and RabbitMQ's client for Java read a stream from where each form of
+x-stream-offset says.
 
 Each consumes, then publishes one more message, and reads until that one comes.
 """
@@ -18,6 +19,7 @@ import pytest
 from tests.broker import SECONDS
 from tests.server.clients import PERSISTENT, connect, parameters, publish_confirmed
 
+JARS = [Path("/usr/share/java", name) for name in ("amqp-client.jar", "slf4j-api.jar")]  # librabbitmq-client-java
 NODE_MODULES = Path(__file__).parent / "amqplib" / "node_modules"
 KEPT, LAST = 5, 6
 LONG_AGO, FAR_OFF = (datetime.datetime.fromtimestamp(at, datetime.UTC) for at in (10**9, 4 * 10**9))
@@ -147,6 +149,69 @@ def test_amqplib_reads_from_each_offset(broker, streams, tmp_path):
                           env=os.environ | told)
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout) == expected(streams)
+
+
+JAVA_PROGRAM = """
+import com.rabbitmq.client.*;
+import java.util.*;
+import java.util.concurrent.CountDownLatch;
+
+public class Read {
+  static Object valueOf(String kind, String text) {
+    return switch (kind) {
+      case "int" -> Integer.valueOf(text);
+      case "long" -> Long.valueOf(text);
+      case "datetime" -> new Date(1000 * Long.parseLong(text));
+      default -> text;
+    };
+  }
+
+  public static void main(String[] asked) throws Exception {
+    ConnectionFactory factory = new ConnectionFactory();
+    factory.setPort(Integer.parseInt(asked[0]));
+    try (Connection connection = factory.newConnection()) {
+      for (int at = 1; at < asked.length; at += 3) {
+        Map<String, Object> arguments = new HashMap<>();
+        if (!asked[at + 1].equals("NoneType")) arguments.put("x-stream-offset", valueOf(asked[at + 1], asked[at + 2]));
+        Channel channel = connection.createChannel();
+        channel.basicQos(2);
+        CountDownLatch done = new CountDownLatch(1);
+        StringBuilder offsets = new StringBuilder(asked[at]);
+        channel.basicConsume(asked[at], false, arguments, new DefaultConsumer(channel) {
+          @Override
+          public void handleDelivery(String tag, Envelope envelope, AMQP.BasicProperties properties, byte[] body)
+              throws java.io.IOException {
+            long offset = (Long) properties.getHeaders().get("x-stream-offset");
+            offsets.append(" ").append(offset);
+            channel.basicAck(envelope.getDeliveryTag(), false);
+            if (offset == 6) done.countDown();
+          }
+        });
+        channel.basicPublish("", asked[at], MessageProperties.PERSISTENT_BASIC, "6".getBytes());
+        done.await();
+        channel.close();
+        System.out.println(offsets);
+      }
+    }
+  }
+}
+"""
+
+
+def test_the_java_client_reads_from_each_offset(broker, streams, tmp_path):
+    if shutil.which("java") is None or not all(jar.exists() for jar in JARS):
+        pytest.skip("needs Java, and RabbitMQ's client: apt-get install librabbitmq-client-java")
+    (tmp_path / "Read.java").write_text(JAVA_PROGRAM, encoding="utf-8")
+    asked = []
+    for form, name, _ in streams:
+        value = int(form.timestamp()) if isinstance(form, datetime.datetime) else form
+        kind = "long" if form == 3 else type(form).__name__
+        asked += [name, kind, str(value)]
+    command = ["java", "-XX:TieredStopAtLevel=1", "-cp", ":".join(map(str, JARS)), "Read.java", str(broker.port)]
+    done = subprocess.run(command + asked, cwd=tmp_path, capture_output=True, text=True, timeout=SECONDS)
+    assert done.returncode == 0, done.stderr
+    found = {name: list(map(int, offsets)) for name, *offsets in map(str.split, done.stdout.splitlines())}
+    assert found == expected(streams)
 
 
 def test_a_time_that_is_to_come_waits_and_a_named_reader_goes_on(broker, streams):

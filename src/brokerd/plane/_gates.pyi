@@ -47,6 +47,8 @@ class Stream(Gate):
     def readers(self) -> list[tuple[Consumer, int, int, int]]:
         """Of each reader: the next offset that it reads, the lowest that it has not acknowledged (0: its first place is not found
         yet), and how many messages were gone before it came to them, including those that are gone at its place now."""
+    def kept_readers(self) -> list[Consumer]:
+        """The consumers with a slot; one of each share."""
     def shares(self) -> list[tuple[bytes, bool, list[Consumer], int, int, int, tuple[bytes | None, bool, bytes | None]]]:
         """Of each share: its name, whether it has a single active reader, its readers, the oldest first, the messages that are
         out, those that wait for their readers, the keys of these messages, and its filter, as begin() got it."""

@@ -247,6 +247,7 @@ cdef struct store_t:            # the messages of one priority level, in a direc
     char *directory
     seg_t *first
     seg_t *last                 # the one appended to
+    uint32_t segments_n         # of the list that begins with `first`
     seg_t *cursor               # next record to hand out is here (or later)
     uint32_t position
     uint32_t returned_n

@@ -55,6 +55,7 @@ One compiled unit, so that a message's way is inlined; one concern a file:
     groups.pxi      message groups: one unit of work of each is out at a time, or all are with one consumer
     group_care.pxi  groups shown, paused, parked, released
     index.pxi       the index of a full segment of a stream
+    stream_segments.pxi a stream's segments, found by number, offset or time
     reader.pxi      a stream's reader: its place, and what it holds
     filter_values.pxi values of headers and properties, compared and calculated with
     filter.pxi      what a stream's reader wants
@@ -220,6 +221,7 @@ include "group_limits.pxi"
 include "groups.pxi"
 include "group_care.pxi"
 include "index.pxi"
+include "stream_segments.pxi"
 include "reader.pxi"
 include "filter_values.pxi"
 include "filter.pxi"

@@ -246,6 +246,16 @@ cdef inline bint is_skipping(const reader_t *r) noexcept nogil:
     return r.filter != NULL and (r.program == NULL or asks_for_values(r.program, r.program_n))
 
 
+cdef uint8_t *copy_octets(bytes octets):
+    """A copy of the octets; NULL: None, or no memory."""
+    cdef uint8_t *copy = NULL
+    if octets is not None:
+        copy = <uint8_t *>malloc(len(octets) + 1)
+        if copy != NULL:
+            memcpy(copy, <const char *>octets, len(octets))
+    return copy
+
+
 cdef void filter_free(reader_t *r) noexcept nogil:
     free(r.filter)
     free(r.program)

@@ -99,6 +99,7 @@ cdef void seg_unlink_from_list(seg_t *s) noexcept nogil:
     else:
         st.last = s.prev
     s.next = s.prev = NULL
+    st.segments_n -= 1
 
 
 cdef void seg_append_to_list(seg_t *s) noexcept nogil:
@@ -110,6 +111,7 @@ cdef void seg_append_to_list(seg_t *s) noexcept nogil:
     else:
         st.first = s
     st.last = s
+    st.segments_n += 1
 
 
 cdef void cursor_enter(store_t *st, seg_t *s) noexcept nogil:

@@ -20,6 +20,7 @@ cdef enum:
     SLOT_LEAST = 416            # octets of a slot that are used
     FIND_LOOKS = 16384          # records that reader_find() looks at in one turn
     SKIP_LOOKS = 64             # messages that cost as much as a look into an index
+    MAP_LOOKS = 64              # ... as to open and map a segment
     STREAM_MAPS_MOST = 512      # segments mapped for readers, before those of all but the present reader are unmapped
 
 cdef struct held_t:
@@ -78,6 +79,7 @@ cdef struct stream_t:
     reader_t *readers
     reader_t *at_end
     share_t *shares
+    segments_t segments
     uint32_t readers_n
     uint64_t seeds              # of readers that share
     bint filtered               # a reader came whose filter an index serves: each segment gets one when it is full
@@ -314,6 +316,7 @@ cdef bint map_for_reader(stream_t *stream, seg_t *s) noexcept nogil:
     if stream.mapped >= STREAM_MAPS_MOST:
         unmap_for_readers(stream, s)
     stream.mapped += 1
+    stream.gate.looked += MAP_LOOKS
     return seg_map(s) == 0
 
 
@@ -335,21 +338,6 @@ cdef void reader_enter(reader_t *r, seg_t *s) noexcept nogil:
     r.seg = s
     r.position = HEADER
     r.checked = 0
-
-
-cdef int64_t created_of(seg_t *s) noexcept nogil:
-    """ns since the epoch: when the segment was begun.  All its records are as young, or younger.  0: it cannot be read."""
-    cdef uint8_t octets[8]
-    cdef ssize_t n
-    cdef bint was_open = s.fd >= 0
-    if s.map != NULL:
-        return <int64_t>le64(s.map + S_CREATED)
-    if seg_open(s) != 0:
-        return 0
-    n = pread(s.fd, octets, 8, S_CREATED)
-    if not was_open and not s.unlinked:
-        seg_close(s)
-    return <int64_t>le64(octets) if n == 8 else 0
 
 
 cdef void skip_damage_for_reader(reader_t *r) noexcept nogil:
@@ -407,46 +395,15 @@ cdef bint reader_peek(reader_t *r) noexcept nogil:
         return True
 
 
-cdef seg_t *segment_before_time(store_t *st, int64_t when) noexcept nogil:
-    """The last segment that was begun before `when`, or the first one: found by halving, so that few files are read."""
-    cdef seg_t *s = st.first
-    cdef seg_t **at
-    cdef uint32_t n = 0, low = 0, high, middle
-    while s != NULL:
-        n += 1
-        s = s.next
-    at = <seg_t **>malloc(n * sizeof(seg_t *))
-    if at == NULL:
-        return st.first
-    s = st.first
-    while s != NULL:
-        at[low] = s
-        low += 1
-        s = s.next
-    low = 0
-    high = n
-    while high - low > 1:
-        middle = (low + high) >> 1
-        if created_of(at[middle]) < when:
-            low = middle
-        else:
-            high = middle
-    s = at[low]
-    free(at)
-    return s
-
-
 cdef seg_t *segment_to_start_in(reader_t *r, store_t *st) noexcept nogil:
     cdef seg_t *s = st.last
     if r.start == START_TIME and not r.started:
-        return segment_before_time(st, r.start_ns)
+        return segment_before_time(&r.stream.segments, st, r.start_ns)
     if r.start == START_LAST and not r.started:
         while s.prev != NULL and s.records == 0:
             s = s.prev
         return s
-    while s.prev != NULL and s.base_seq > r.offset:
-        s = s.prev
-    return s
+    return segment_with(&r.stream.segments, st, r.offset)
 
 
 cdef bint is_before_start(reader_t *r) noexcept nogil:

@@ -282,6 +282,7 @@ cdef void store_empty(store_t *st) noexcept nogil:
             seg_free(s)
         s = next
     st.first = st.last = st.cursor = NULL
+    st.segments_n = 0
     while st.leaving != NULL:
         seg_free(take_leaving(st, st.leaving.number))
     if st.spare != NULL:

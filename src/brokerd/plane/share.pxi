@@ -315,10 +315,8 @@ cdef bint share_take_waiting(reader_t *r, place_t *t) noexcept nogil:
     cdef seg_t *s
     while r.waiting != NO_HELD:
         i = r.waiting
-        s = p.seg if p.seg != NULL else p.stream.gate.queue.store.last
-        while s != NULL and s.number > p.held[i].number:
-            s = s.prev
-        if s == NULL or s.number != p.held[i].number:
+        s = segment_numbered(&p.stream.segments, &p.stream.gate.queue.store, p.held[i].number)
+        if s == NULL:
             pop_waiting(r)
             miss_held(p, i)
             share_let_go(share, i)

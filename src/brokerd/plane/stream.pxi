@@ -34,10 +34,8 @@ cdef bint take_again(reader_t *r, place_t *t) noexcept nogil:
     while r.again_n:
         i = r.again[0]
         h = &r.held[i]
-        s = r.seg if r.seg != NULL else r.stream.gate.queue.store.last
-        while s != NULL and s.number > h.number:
-            s = s.prev
-        if s == NULL or s.number != h.number:
+        s = segment_numbered(&r.stream.segments, &r.stream.gate.queue.store, h.number)
+        if s == NULL:
             again_pop(r)
             miss_held(r, i)
             let_go(r, i)
@@ -383,16 +381,7 @@ cdef bint stream_is_sound(gate_t *gate) noexcept nogil:
 
 cdef void stream_attach(gate_t *gate) noexcept nogil:
     (<stream_t *>gate).newest = NULL
-
-
-cdef uint8_t *copy_octets(bytes octets):
-    """A copy of the octets; NULL: None, or no memory."""
-    cdef uint8_t *copy = NULL
-    if octets is not None:
-        copy = <uint8_t *>malloc(len(octets) + 1)
-        if copy != NULL:
-            memcpy(copy, <const char *>octets, len(octets))
-    return copy
+    (<stream_t *>gate).segments.n = 0
 
 
 cdef class Stream(Gate):
@@ -423,6 +412,7 @@ cdef class Stream(Gate):
     def __dealloc__(self):
         free(self.stream.next_filter)
         free(self.stream.next_program)
+        segments_free(&self.stream.segments)
 
     def begin(self, start, int64_t value, *, bint tells=False, uint8_t[::1] slot=None, uint32_t turn=0, uint64_t kept=0,
               bytes filter=None, bint unfiltered=False, bytes share=None, bint single=False, str by="header",
@@ -544,6 +534,20 @@ cdef class Stream(Gate):
                         lowest_unacked(p) if p.started or p.start == START_OFFSET else 0,
                         p.missed + (missing_now(p, first) if p.seg == NULL and p.tells else 0)))
             r = r.next
+        return out
+
+    def kept_readers(self):
+        cdef list out = []
+        cdef reader_t *r = self.stream.readers
+        cdef share_t *share = self.stream.shares
+        while r != NULL:
+            if r.share == NULL and r.slot != NULL:
+                out.append(<Consumer>r.consumer.owner)
+            r = r.next
+        while share != NULL:
+            if share.readers != NULL and share.place.slot != NULL:
+                out.append(<Consumer>share.readers.consumer.owner)
+            share = share.next
         return out
 
     def shares(self):

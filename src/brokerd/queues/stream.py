@@ -163,7 +163,9 @@ def reader_name(queue: "Queue", arguments: Mapping[str, Any], tag: str) -> str |
 
 def reading(queue: "Queue") -> frozenset[str]:
     """The names of readers that read now."""
-    names = (reader_name(queue, consumer.arguments or {}, _text(consumer.tag)) for consumer in queue.consumers or ())
+    assert queue.stream is not None
+    kept = queue.stream.kept_readers()  # Few of many readers may have a name.
+    names = (reader_name(queue, consumer.arguments or {}, _text(consumer.tag)) for consumer in kept)
     return frozenset(name for name in names if name is not None)
 
 
