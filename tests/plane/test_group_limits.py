@@ -1,7 +1,7 @@
 """Messages that wait in their groups go without having been handed out: by a length limit, a purge, another rule."""
 
 import pytest
-from tests.plane.harness import ack, consume, publish
+from tests.plane.harness import Bench, ack, consume, publish
 from tests.plane.test_groups import grouped, properties, received, send, words
 
 from brokerd import plane
@@ -135,3 +135,87 @@ def test_so_it_is_where_a_transaction_is_committed_unless_its_channel_has_gone(b
     bench.turns()
     (back,) = committer.said()
     assert (back.method, back.reply, back.reply_text, back.body) == (50, 312, b"NO_ROUTE: no message group", b"none")
+
+
+# --- one message is taken out of its group, wherever it stands
+
+
+def test_a_message_that_waits_in_its_group_is_set_aside_and_comes_back_to_its_place(bench):
+    queue = grouped(bench)
+    connection = bench.connection(1, 2)
+    send(connection, "r1 r2 r3 r4")
+    consume(connection.channels[2], queue)
+    found = words(received(bench, connection))
+    for tag in range(1, 5):
+        for seq in range(tag + 1, 5):
+            assert queue.set_aside(seq)
+            queue.check()
+            assert not queue.set_aside(seq)
+            assert [row[0] for row in queue.browse_aside(seq, 1)] == [seq]
+            assert queue.release(seq)
+            queue.check()
+            bench.turns()
+        connection.feed(ack(2, tag))
+        found += f" {words(received(bench, connection))}"
+    assert found.split() == ["r1", "r2", "r3", "r4"]
+
+
+@pytest.mark.parametrize("seq", [2, 3, 4])
+def test_a_group_goes_on_without_a_message_that_was_set_aside(bench, seq):
+    queue = grouped(bench)
+    connection = bench.connection(1, 2)
+    send(connection, "r1 r2 r3 r4")
+    consume(connection.channels[2], queue)
+    assert words(received(bench, connection)) == "r1"
+    assert queue.set_aside(seq)
+    assert not queue.set_aside(1)                               # It is out.
+    queue.check()
+    send(connection, "r5")
+    found = []
+    for tag in (1, 2, 3):
+        connection.feed(ack(2, tag))
+        found += [word for _, word in received(bench, connection)]
+    assert found == [f"r{n}" for n in (2, 3, 4, 5) if n != seq]
+    connection.feed(ack(2, 4))
+    queue.settle_aside(seq)
+    queue.check()
+    assert (len(queue.gate), queue.unacked, queue.aside) == (0, 0, 0)
+
+
+def test_a_parked_group_stays_parked_over_kill_9_if_its_first_message_is_set_aside(bench):
+    queue = grouped(bench)
+    connection = bench.connection(1, 2)
+    send(connection, "r1 r2 r3")
+    assert queue.gate.scan(10)
+    assert queue.gate.park(b"r")
+    assert queue.set_aside(1)
+    queue.settle_aside(1)
+    again = Bench(bench.directory)
+    found = grouped(again, recovered=True)
+    found.gate.scan(10)
+    assert found.gate.find(b"r")["states"] == ["parked"]
+    assert found.gate.find(b"r")["first_seq"] == 2
+    again.close()
+
+
+def test_messages_without_a_group_wait_by_priority_and_are_set_aside_too(bench):
+    queue = grouped(bench, max_priority=3, keyless="free")
+    send(bench.connection(1), "_1:1 _2:3 _3:1")
+    assert queue.gate.scan(10)
+    assert queue.set_aside(3)
+    queue.check()
+    assert [row[0] for row in queue.browse_aside(3, 1)] == [3]
+    single = grouped(bench, name=b"single", keyless="single")
+    bench.connection(1).feed(publish(1, b"x", key=b"single") * 3)
+    assert single.gate.scan(10)
+    assert single.set_aside(2)
+    single.check()
+
+
+def test_a_message_far_behind_in_its_group_is_not_looked_for(bench):
+    queue = grouped(bench)
+    bench.connection(1).feed(publish(1, b"", properties=properties({b"group-id": b"r"})) * 16400)
+    assert queue.gate.scan(20_000)
+    assert not queue.set_aside(16_385)
+    assert queue.set_aside(16_384)
+    queue.check()

@@ -404,3 +404,81 @@ def test_a_start_finds_no_damage_where_messages_were_replayed(bench):
     assert numbers(read(again, found)) == [38, 39, 40, 41, 42, 43]
     assert again.damages == []
     again.close()
+
+
+def with_groups(bench, *, sticky=False, max_priority=0, **rules):
+    queue = bench.queue(retain_octets=1 << 20, max_priority=max_priority, **rules)
+    queue.gate = plane.Groups(sticky=sticky, by="header", names=(b"group-id",), keyless="free", most=1, idle_ms=60_000,
+                              max_priority=max_priority)
+    return queue
+
+
+def get(bench, client, queue):
+    """(number, tag) of what goes out next."""
+    assert client.channels[1].get(queue, False)
+    bench.turns()
+    (got,) = client.delivered()
+    queue.check()
+    return int(got.body[:6]), got.tag
+
+
+def test_a_replayed_message_goes_before_a_later_one_of_its_group_that_waits(bench):
+    queue = with_groups(bench)
+    client = bench.connection(1)
+    client.feed(numbered(1, 2, headers={"group-id": "a"}))
+    client.channels[1].settle(get(bench, client, queue)[1], False)
+    number, tag = get(bench, client, queue)
+    assert number == 2
+    assert plane.replay(queue, 1, 1)[0] == 1
+    client.channels[1].settle(tag, False, requeue=True)     # It waits in its group, and the group's turn comes.
+    assert get(bench, client, queue)[0] == 1
+
+
+@pytest.mark.parametrize("max_priority", [0, 2])
+def test_a_replayed_message_that_waits_in_its_group_does_not_expire_again(make_bench, max_priority):
+    bench = make_bench(segment_octets=SEGMENT)
+    bench.at(1000)
+    queue = with_groups(bench, max_priority=max_priority, ttl_ms=100)
+    client = bench.connection(1)
+    client.feed(numbered(1, 2, headers={"group-id": "a"}))
+    for _ in range(2):
+        client.channels[1].settle(get(bench, client, queue)[1], False)
+    bench.at(2000)
+    assert plane.replay(queue, 1, 2)[0] == 2
+    number, tag = get(bench, client, queue)
+    bench.at(3000)
+    assert not client.channels[1].get(queue, False)         # The other one waits in the group.
+    client.channels[1].settle(tag, False)
+    assert (number, get(bench, client, queue)[0]) == (1, 2)
+
+
+def test_a_replayed_message_that_returns_takes_back_a_later_one_that_went_out_before_it(bench):
+    queue = with_groups(bench, sticky=True)
+    client = bench.connection(1, 2)
+    client.feed(numbered(1, 2, headers={"group-id": "a"}))
+    consume(client.channels[2], queue)
+    bench.turns()
+    assert numbers(client.delivered()) == [1, 2]
+    client.channels[2].settle(1, False)
+    assert plane.replay(queue, 1, 1)[0] == 1
+    bench.turns()
+    assert numbers(client.delivered()) == [1]
+    client.channels[2].settle(3, False, requeue=True)
+    bench.turns()
+    assert [(message.redelivered, number) for message, number in
+            [(each, int(each.body[:6])) for each in client.delivered()]] == [(True, 1), (True, 2)]
+    client.channels[2].settle(2, False)                     # Too late.
+    assert queue.gate.fenced == 1
+    queue.check()
+
+
+def test_a_message_that_was_replayed_and_purged_was_not_out_again(bench):
+    queue = with_groups(bench)
+    client = bench.connection(1)
+    client.feed(numbered(1, 1, headers={"group-id": "a"}))
+    client.channels[1].settle(get(bench, client, queue)[1], False)
+    assert plane.replay(queue, 1, 1)[0] == 1
+    assert queue.purge() == 1
+    queue.check()
+    client.feed(numbered(2, 1, headers={"group-id": "a"}))
+    assert get(bench, client, queue)[0] == 2

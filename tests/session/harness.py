@@ -84,9 +84,9 @@ class Data:
 class Node:
     """What a session asks of the node, with one vhost and users whose password is their name."""
 
-    def __init__(self, directory, **config):
+    def __init__(self, directory, *, segment_octets=8 << 20, **config):
         self.core = plane.Core(schedule=lambda: None, request_sync=lambda: None, storage_failed=lambda number: None,
-                               damaged=lambda *_: None, go_on=lambda: None)
+                               damaged=lambda *_: None, go_on=lambda: None, segment_octets=segment_octets)
         self.settings, self.limits = settings_of(Config(**config)), limits_of(Config(**config))
         self.clock = Clock()
         self.commit = Commit()

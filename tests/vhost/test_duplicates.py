@@ -662,3 +662,40 @@ def test_a_rule_over_a_long_backlog_finds_its_keys_in_pieces(machine):
     machine.publish("k0")
     machine.publish("k2999")
     assert q.ready == 3000
+
+
+def test_a_newer_message_replaces_the_older_one_that_waits_in_its_group(machine):
+    machine.queue(deduplication_action="replace", message_group="exclusive")
+    for key, body in (("a", b"1"), ("b", b"2"), ("c", b"3")):
+        machine.publish(key, body=body, **{"group-id": "g"})
+    get(machine, no_ack=False)
+    get(machine, no_ack=False)          # Those behind the first one have been looked at.
+    machine.publish("b", body=b"4", **{"group-id": "g"})
+    machine.node.core.turn()
+    assert machine.vhost.queues["q"].message_count == 2
+    found = []
+    for tag in (1, 2, 3):
+        machine.client.send((1, methods.BasicAck(delivery_tag=tag)))
+        found.append(get(machine, no_ack=False)[-1])
+    assert [frame.payload for frame in found[:2]] == [b"3", b"4"]
+
+
+def test_a_newer_message_replaces_the_older_one_that_waits_for_its_retry(machine):
+    q = machine.queue(deduplication_action="replace", delayed_retry_type="all", delayed_retry_min=1000,
+                      delayed_retry_max=1000)
+    machine.publish("a", body=b"1")
+    get(machine, no_ack=False)
+    machine.client.send((1, methods.BasicNack(delivery_tag=1, requeue=True)))
+    assert q.gate.waiting == 1
+    machine.publish("a", body=b"2")
+    machine.node.core.turn()
+    assert (bodies(machine), q.gate.waiting, q.duplicates) == ([b"2"], 0, 1)
+
+
+def test_of_keys_that_came_together_a_start_knows_the_last(machine):
+    machine.exchange(cache_size=3)
+    keys = [f"k{number}" for number in range(40)]
+    machine.client.raw(b"".join(machine.octets_of(key, exchange="x") for key in keys))
+    machine.kill()
+    machine.client.raw(b"".join(machine.octets_of(key, exchange="x") for key in keys[-3:]))
+    assert machine.ready("other") == 40

@@ -235,8 +235,9 @@ class Queue:
     # --- messages set aside: neither ready nor out
     aside: int           # how many: dead letters under way, those of set_aside(), and those that the gate lets wait
     def set_aside(self, seq: int) -> bool:
-        """Take a ready message out of the order, wherever it stands, until release().  It is not handed out, does not
-        expire, and counts for no limit.  After a restart it is ready at its place.  False: no such message is ready."""
+        """Take a message that is ready, or waits because the gate says so, out of the order, wherever it stands, until
+        release().  It is not handed out, does not expire, and counts for no limit.  After a restart it is at its place as
+        before.  False: there is no such message; or it waits so far behind in its group that it was not looked for."""
     def release(self, seq: int) -> bool:
         """Give a message of set_aside() back to its place.  False: set_aside() does not hold it."""
     def browse_aside(self, start_seq: int, count: int) -> list[Row]:

@@ -53,6 +53,7 @@ cdef struct level_t
 cdef struct queue_t
 cdef struct consumer_t
 cdef struct channel_t
+cdef struct entry_t
 cdef struct content_t
 cdef struct kept_t
 cdef struct route_t
@@ -129,6 +130,7 @@ cdef struct core_t:
     core_t *next                # of those in this process
     pthread_t thread            # that works with it
     queue_t *queues             # all
+    queue_t *fenced             # of these, the one of the last settlement that was fenced
     bint lost                   # of some queue with queue_t.lost the control plane has yet to hear
     bint count_figures          # sizes and times are counted (figures.pxi)
     uint64_t[9] sizes           # SIZES: publishes by their octets
@@ -313,6 +315,7 @@ cdef struct gate_t:             # see gate.pxi, where each verb is explained
     uint64_t fenced             # settlements of deliveries that it had taken back: ignored
     int64_t deadline            # ns: when due() is wanted; NEVER: not at all
     channel_t *channel          # of the delivery for which settle() or give_back() is called; NULL: of none
+    entry_t *delivery           # ... and its place there; only as long as there is a channel
     consumer_t *consumer        # of that delivery; NULL: basic.get
     void (*attach)(gate_t *gate) noexcept nogil
     void (*detach)(gate_t *gate) noexcept nogil
@@ -323,6 +326,8 @@ cdef struct gate_t:             # see gate.pxi, where each verb is explained
     bint (*admits)(gate_t *gate, message_t *m) noexcept nogil
     uint32_t (*headers)(gate_t *gate, place_t *t, uint8_t *room) noexcept nogil
     uint32_t (*letter)(gate_t *gate, place_t *t, uint8_t *room) noexcept nogil
+    bint (*part_with)(gate_t *gate, uint64_t seq, place_t *t) noexcept nogil
+    void (*replayed)(gate_t *gate, place_t *t) noexcept nogil
     bint (*drop)(gate_t *gate) noexcept nogil
     uint32_t (*purge)(gate_t *gate, uint32_t most) noexcept nogil
     void (*stored)(gate_t *gate, store_t *st, message_t *m) noexcept nogil

@@ -471,7 +471,8 @@ cdef void learn_key(learner_t *l, core_t *core, uint64_t hash_, int64_t own_ttl_
         l.rows = rows
         l.rows_capacity = capacity
     rows = l.rows + <size_t>l.rows_n * KEY_ROW
-    put_le64(rows, <uint64_t>core.now | (0 if lasting else ROW_NOT_LASTING))
+    # A start enters the rows by this number: it rises within the chunk, too.
+    put_le64(rows, <uint64_t>core.now + l.rows_n | (0 if lasting else ROW_NOT_LASTING))
     put_le64(rows + 8, hash_)
     put_le64(rows + 16, <uint64_t>expires)
     l.rows_n += 1

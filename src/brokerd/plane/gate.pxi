@@ -24,6 +24,9 @@
 #    letter      writes headers that a dead letter of a message gets, items of a table, and returns their octets: at most
 #                LETTER_HEADERS
 #    headers     writes headers that a delivery adds, items of a table, and returns their octets: at most 400
+#    part_with   takes a message that waits out of the gate's keeping: it is aside, and the caller's.  False: it does not wait, or
+#                to find it would take too long
+#    replayed    a settled message is ready again, at its own place
 #    due         `deadline` is over, and is to be set anew.  A gate that sets it also sets rules_t.expires, and calls
 #                deadline_bring_forward()
 #    join, leave a consumer came, or has left; deliveries of one that left may still be unacked
@@ -117,6 +120,16 @@ cdef bint take_waiting(queue_t *q, uint64_t seq, place_t *t) noexcept nogil:
     return True
 
 
+cdef bint hold_waiting(queue_t *q, uint64_t seq) noexcept nogil:
+    """Set aside for the control plane a message that waits because the gate says so.  False: it does not wait."""
+    cdef gate_t *gate = q.rules.gate if q.rules != NULL else NULL
+    cdef place_t t
+    if gate == NULL or aside_reserve(q) != 0 or not gate.part_with(gate, seq, &t):
+        return False
+    t.reason = ASIDE_HELD       # Its last entry stands: a start finds it as it waited.
+    return aside_put(q, &t) == 0
+
+
 # ---- a gate that changes nothing
 
 cdef int gate_take(gate_t *gate, consumer_t *c, place_t *t) noexcept nogil:
@@ -133,6 +146,10 @@ cdef bint gate_admits(gate_t *gate, message_t *m) noexcept nogil:
 
 cdef uint32_t gate_adds_no_headers(gate_t *gate, place_t *t, uint8_t *room) noexcept nogil:
     return 0
+
+
+cdef bint gate_parts_with_nothing(gate_t *gate, uint64_t seq, place_t *t) noexcept nogil:
+    return False
 
 
 cdef bint gate_drops_nothing(gate_t *gate) noexcept nogil:
@@ -190,6 +207,8 @@ cdef void gate_init(gate_t *gate) noexcept nogil:
     gate.stored = gate_ignores_store
     gate.headers = gate_adds_no_headers
     gate.letter = gate_adds_no_headers
+    gate.part_with = gate_parts_with_nothing
+    gate.replayed = gate_ignores_message
     gate.drop = gate_drops_nothing
     gate.purge = gate_purges_what_is_ready
     gate.due = gate_ignores

@@ -100,6 +100,8 @@ cdef class Groups(Gate):
         self.g.gate.admits = groups_admits
         self.g.gate.headers = groups_headers
         self.g.gate.letter = groups_letter
+        self.g.gate.part_with = groups_part_with
+        self.g.gate.replayed = groups_replayed
         self.g.gate.drop = groups_drop
         self.g.gate.purge = groups_purge
         self.g.gate.drops = True
@@ -284,7 +286,7 @@ cdef class Groups(Gate):
             mark_dirty(q)
             return True
         if was_redriven(t.seg.map + t.position):
-            gs.redriven = True
+            gs.redriven = gs.disordered = True
             gs.look_upto = max(gs.look_upto, number_in_group(t.seg.map + t.position))
         when = stops_of(gs, t.seg.store, t)
         if let_taken_wait(gs, number, t, when != 0, is_aside) != 0:

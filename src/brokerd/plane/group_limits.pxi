@@ -2,8 +2,13 @@
 # purge drops all, and another rule makes all ready again.
 #
 #    groups_drop     the oldest message of all, by a heap of the first messages of all groups
+#    groups_part_with one message, wherever it waits
 #    groups_purge    group by group, in pieces: groups_t.walked says how far it has come
 #    unlist_some     the same walk; all is ready again, at its own place
+
+cdef enum:
+    PARTED_LOOKS = 16384        # messages of a group that groups_part_with() looks at: some 50 us
+
 
 cdef bint list_oldest(groups_t *gs) noexcept nogil:
     """Find the first message of each group, for groups_drop().  False: no memory."""
@@ -44,6 +49,64 @@ cdef bint groups_drop(gate_t *gate) noexcept nogil:
                 return False
             continue
         return drop_first(gs, number, DROPPED | REASON_LENGTH << 4) != 0
+    return False
+
+
+cdef bint find_record(queue_t *q, uint64_t seq, place_t *t) noexcept nogil:
+    """Find where message `seq` stands, whatever has become of it.  False: its segment is gone, or cannot be read."""
+    cdef store_t *st = NULL
+    cdef seg_t *s
+    cdef uint32_t position
+    while True:
+        st = next_store(q, st)
+        if st == NULL:
+            return False
+        s = st.first
+        while s != NULL and s.next != NULL and s.next.base_seq <= seq:
+            s = s.next
+        if s == NULL or s.base_seq > seq or s.damaged or seg_map(s) != 0:
+            continue
+        position = find_anchor_before(s, seq)
+        while position < s.end and le32(s.map + position) == RECORD_MAGIC and seq_of(s.map + position) < seq:
+            position += room_of(s.map + position)
+        if position < s.end and le32(s.map + position) == RECORD_MAGIC and seq_of(s.map + position) == seq:
+            memset(t, 0, sizeof(place_t))
+            t.seg = s
+            t.position = position
+            return True
+
+
+cdef bint groups_part_with(gate_t *gate, uint64_t seq, place_t *t) noexcept nogil:
+    cdef groups_t *gs = <groups_t *>gate
+    cdef message_t m
+    cdef group_key_t key
+    cdef place_t record
+    cdef node_t *node
+    cdef group_t *g
+    cdef uint32_t number, at, before = 0, looks
+    if not find_record(gate.queue, seq, &record):
+        return False
+    message_of(record.seg.map + record.position, &m)
+    find_group_key(&gs.rule, &m, &key)
+    number = find_known_group(gs, &key, record.seg.store.level)
+    if number == 0:
+        return False
+    g = group_at(&gs.pool, number)
+    at = g.first
+    for looks in range(PARTED_LOOKS):
+        if at == 0:
+            return False
+        node = node_at(&gs.pool, at)
+        place_at_node(node, t)
+        if t.seg == record.seg and t.position == record.position:
+            t.seq = seq
+            unlist(gs, g, at, before, t)
+            if before == 0 and g.state & GROUP_PARKED:
+                park_first(gs, number)
+            settle_turn(gs, number)
+            return True
+        before = at
+        at = node.next
     return False
 
 
@@ -90,7 +153,7 @@ cdef bint unlist_some(groups_t *gs, uint32_t most) noexcept nogil:
             place_of_node(node_at(&gs.pool, g.first), &t)
             if return_from_aside(&t) != 0:
                 break
-            group_unlist_first(&gs.pool, g)
+            group_unlist(&gs.pool, g, g.first, 0)
             gate.held -= 1
             count_wait_time(gs)
             uncount_waiting(&t)

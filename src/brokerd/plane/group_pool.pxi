@@ -48,6 +48,7 @@ cdef struct group_t:
     uint32_t prev
     uint16_t key_n
     uint16_t state              # GROUP_*
+    uint32_t listed             # the node that was listed last and not at the end; 0: none.  The next one likely stands behind it
     group_name_t key
 
 cdef struct turns_t:
@@ -141,8 +142,8 @@ cdef uint64_t number_of_node(const node_t *node) noexcept nogil:
     return seq_of(s.map + node.position) if seg_map(s) == 0 else 0
 
 
-cdef void place_of_node(const node_t *node, place_t *t) noexcept nogil:
-    """The place of a message that waits; its number is right if its segment is mapped."""
+cdef inline void place_at_node(const node_t *node, place_t *t) noexcept nogil:
+    """place_of_node() without the message's number, which is in the segment."""
     if node.seg & NODE_HAS_PLACE:
         t[0] = (<place_t *>(node.seg - NODE_HAS_PLACE))[0]
         return
@@ -151,7 +152,12 @@ cdef void place_of_node(const node_t *node, place_t *t) noexcept nogil:
     t.position = node.position
     t.flags = PLACE_PASSED
     t.reason = ASIDE_GATED
-    if t.seg.map != NULL:
+
+
+cdef void place_of_node(const node_t *node, place_t *t) noexcept nogil:
+    """The place of a message that waits; its number is right if its segment is mapped."""
+    place_at_node(node, t)
+    if not node.seg & NODE_HAS_PLACE and t.seg.map != NULL:
         t.seq = seq_of(t.seg.map + t.position)
 
 
@@ -195,6 +201,9 @@ cdef void group_list(group_pool_t *pool, group_t *g, uint32_t number, uint64_t p
     if is_last and g.last and is_listed_before(node_at(pool, g.last), place):
         before = g.last
         at = 0
+    elif g.listed and number_of_node(node_at(pool, g.listed)) < place:
+        before = g.listed
+        at = node_at(pool, before).next
     while at and number_of_node(node_at(pool, at)) < place:
         before = at
         at = node_at(pool, at).next
@@ -205,15 +214,22 @@ cdef void group_list(group_pool_t *pool, group_t *g, uint32_t number, uint64_t p
         g.first = number
     if at == 0:
         g.last = number
+    if not is_last:
+        g.listed = number
     g.waiting += 1
 
 
-cdef void group_unlist_first(group_pool_t *pool, group_t *g) noexcept nogil:
-    """Free the first node of the group's list."""
-    cdef uint32_t number = g.first
-    g.first = node_at(pool, number).next
-    if g.first == 0:
-        g.last = 0
+cdef void group_unlist(group_pool_t *pool, group_t *g, uint32_t number, uint32_t before) noexcept nogil:
+    """Take a node out of the group's list, and free it.  before: the node before it; 0: it is the first."""
+    cdef uint32_t next_ = node_at(pool, number).next
+    if before:
+        node_at(pool, before).next = next_
+    else:
+        g.first = next_
+    if next_ == 0:
+        g.last = before
+    if g.listed == number:
+        g.listed = before
     g.waiting -= 1
     node_free(pool, number)
 

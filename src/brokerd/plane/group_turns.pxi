@@ -62,7 +62,8 @@ cdef struct groups_t:
     int64_t waited_at
     uint64_t refused            # messages without a key
     bint redriven               # the queue has messages that were redriven
-    uint64_t look_upto          # ready messages below are to wait in their groups first: one that was redriven stands there
+    bint disordered             # ... or replayed: an earlier message of a group may have gone out after a later one
+    uint64_t look_upto          # ready messages below are to wait in their groups first: one that was redriven or replayed is there
     bint drops                  # `oldest` has the first messages of all groups: a length limit drops them
     dues_t oldest
     uint32_t walked             # how far a walk over all groups has come that is done in pieces; 0: none is under way
@@ -132,6 +133,15 @@ cdef uint32_t free_group_of(groups_t *gs, uint8_t level) noexcept nogil:
         if number:
             group_at(&gs.pool, number).state |= GROUP_FREE
     return number
+
+
+cdef uint32_t find_known_group(groups_t *gs, const group_key_t *key, uint8_t level) noexcept nogil:
+    """The number of the group of a message with this key and level; 0: it is not remembered."""
+    if key.at != NULL:
+        return group_find(&gs.pool, key.at, key.n, hash_group_key(key.at, key.n))
+    if gs.keyless == KEYLESS_SINGLE:
+        return group_find(&gs.pool, no_key, 0, hash_group_key(no_key, 0))
+    return group_find(&gs.pool, no_key, GROUP_KEY_MOST + 1 + level, GROUP_KEY_MOST + 1 + level)
 
 
 cdef int find_group(groups_t *gs, const place_t *t, uint32_t *number, bint *closes) noexcept nogil:
@@ -397,13 +407,18 @@ cdef void note_parked(place_t *t) noexcept nogil:
     seg_note(t.seg, t.position, PARKED | (ASIDE_WAS_OUT << 4 if t.flags & PLACE_WAS_OUT else 0), t.count)
 
 
-cdef void unlist_first(groups_t *gs, group_t *g, place_t *t) noexcept nogil:
-    """The group's first message, whose segment is mapped, waits no longer: it is aside, and the caller's."""
-    group_unlist_first(&gs.pool, g)
+cdef void unlist(groups_t *gs, group_t *g, uint32_t node, uint32_t before, place_t *t) noexcept nogil:
+    """unlist_first() for any of the group's messages.  before: the node before its node; 0: none is."""
+    group_unlist(&gs.pool, g, node, before)
     gs.gate.held -= 1
     count_wait_time(gs)
     uncount_waiting(t)
     t.flags &= ~<uint8_t>PLACE_PARKED
+
+
+cdef inline void unlist_first(groups_t *gs, group_t *g, place_t *t) noexcept nogil:
+    """The group's first message, whose segment is mapped, waits no longer: it is aside, and the caller's."""
+    unlist(gs, g, g.first, 0, t)
 
 
 cdef void let_aside_die(place_t *t, uint8_t reason) noexcept nogil:

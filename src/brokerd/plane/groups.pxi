@@ -19,6 +19,7 @@
 
 cdef enum:
     GROUP_LOOKS = 64            # messages that one call of take() looks at
+    FENCE_LOOKS = 1024          # deliveries that a return looks at before its time counts
 
 
 # ---- a message goes out
@@ -103,7 +104,7 @@ cdef int take_first(groups_t *gs, uint32_t number, consumer_t *c, place_t *t) no
     if UNLIKELY(le32(t.seg.map + t.position) != RECORD_MAGIC):
         mark_lost(q)
         return TAKE_NOTHING
-    if q.rules.expires and expires_at(q, t.seg.map + t.position) < q.core.now:
+    if q.rules.expires and place_expires_at(t) < q.core.now:
         unlist_first(gs, g, t)
         let_aside_die(t, REASON_EXPIRED)
         return TAKE_LATER
@@ -175,7 +176,7 @@ cdef store_t *find_oldest(queue_t *q, place_t *t) noexcept nogil:
                 t[0] = one
         if best == NULL:
             return NULL
-        if q.rules.expires and expires_at(q, t.seg.map + t.position) < q.core.now:
+        if q.rules.expires and place_expires_at(t) < q.core.now:
             kill_head(best, t, REASON_EXPIRED)
         elif UNLIKELY(t.flags & (PLACE_WAS_OUT | PLACE_OUT_SINCE_START) == PLACE_WAS_OUT) and is_at_delivery_limit(q.rules, t):
             kill_head(best, t, REASON_LIMIT)
@@ -212,9 +213,9 @@ cdef bint scan_some(groups_t *gs, uint32_t most, uint64_t upto) noexcept nogil:
     return q.ready == 0
 
 
-cdef bint look_before_redriven(groups_t *gs) noexcept nogil:
+cdef bint look_before_others(groups_t *gs) noexcept nogil:
     """Before a message goes out that was redriven, all earlier ones of its group must be known: those that a start found stand
-    in no group yet.  False: more are to be looked at."""
+    in no group yet.  So must those that were replayed, before later ones.  False: more are to be looked at."""
     if gs.pool.nodes_live < gs.waiting_most and not scan_some(gs, GROUP_LOOKS, gs.look_upto):
         return False
     gs.look_upto = 0
@@ -229,7 +230,7 @@ cdef int groups_take(gate_t *gate, consumer_t *c, place_t *t) noexcept nogil:
     cdef bint full = False
     if UNLIKELY(gs.retry.due.n != 0):
         groups_check_clock(gs)
-    if UNLIKELY(gs.look_upto != 0) and not look_before_redriven(gs):
+    if UNLIKELY(gs.look_upto != 0) and not look_before_others(gs):
         return TAKE_LATER
     if gs.levels > 1:
         if gs.pool.nodes_live < gs.waiting_most and not scan_some(gs, GROUP_LOOKS, <uint64_t>NEVER) and gate.queue.ready:
@@ -282,7 +283,8 @@ cdef bint groups_settle(gate_t *gate, place_t *t, uint8_t kind) noexcept nogil:
         number = t.actor
     elif t.seq == gs.taken:
         number = gs.taken_group
-        gs.taken = 0
+    if t.seq == gs.taken:
+        gs.taken = 0                    # If it is replayed, and purged, it has not been taken again.
     if number:
         landed(gs, number)
     return False
@@ -305,21 +307,35 @@ cdef void groups_dying(gate_t *gate, place_t *t) noexcept nogil:
         landed(gs, number)
 
 
-cdef void fence(groups_t *gs, uint32_t number, channel_t *ch, uint64_t place, uint8_t cause) noexcept nogil:
-    """Take back the deliveries of later messages of a group, of which an earlier one returns: their consumer may not settle
-    them before it."""
+cdef void fence_between(groups_t *gs, uint32_t number, channel_t *ch, uint64_t first, uint64_t end, uint64_t place,
+                        uint8_t cause) noexcept nogil:
+    cdef group_t *g = group_at(&gs.pool, number)
     cdef uint64_t tag
     cdef entry_t *e
-    gs.fencing = True
-    for tag in range(ch.base_tag, ch.next_tag):
+    for tag in range(first, end):
+        if g.inflight == 1:             # No other message of the group is out.
+            return
         e = &ch.ring[tag & (ch.ring_capacity - 1)]
         if e.at.seg == NULL or e.at.actor != number or e.at.seg.queue != gs.gate.queue or number_of_place(gs, &e.at) < place \
-                or tag <= ch.returning_upto or e.claimed:
+                or e.claimed:
             continue
         take_back(ch, e, cause)
         e.late = LATE_FENCED
         e.at.seq = <uint64_t><size_t>gs.gate.queue
+
+
+cdef void fence(groups_t *gs, uint32_t number, channel_t *ch, uint64_t place, uint8_t cause) noexcept nogil:
+    """Take back the deliveries of later messages of a group, of which an earlier one returns: their consumer may not settle
+    them before it."""
+    cdef uint64_t own = tag_of(ch, gs.gate.delivery), first = max(ch.base_tag, ch.returning_upto + 1)
+    cdef int64_t began = monotonic_ns() if ch.next_tag - ch.base_tag > FENCE_LOOKS else 0
+    gs.fencing = True
+    fence_between(gs, number, ch, max(first, own + 1), ch.next_tag, place, cause)
+    if UNLIKELY(gs.disordered):         # Else later messages went out later.
+        fence_between(gs, number, ch, first, own, place, cause)
     gs.fencing = False
+    if began:                           # One read may bring thousands of basic.nack.
+        gs.gate.queue.core.spent += monotonic_ns() - began
 
 
 cdef bint groups_give_back(gate_t *gate, place_t *t, uint8_t cause) noexcept nogil:
@@ -373,6 +389,13 @@ cdef bint groups_admits(gate_t *gate, message_t *m) noexcept nogil:
     find_group_key(&gs.rule, m, &key)
     gs.refused += key.at == NULL
     return key.at != NULL
+
+
+cdef void groups_replayed(gate_t *gate, place_t *t) noexcept nogil:
+    """A later message of its group may wait: the replayed one is to be listed before that one goes out."""
+    cdef groups_t *gs = <groups_t *>gate
+    gs.look_upto = max(gs.look_upto, t.seq + 1)
+    gs.disordered = True
 
 
 cdef uint32_t groups_headers(gate_t *gate, place_t *t, uint8_t *room) noexcept nogil:
@@ -499,6 +522,7 @@ cdef void see_place(place_t *place, uint8_t holder, void *context) noexcept nogi
             or group_at(&gs.pool, number).state & GROUP_FREE:
         return
     gs.redriven |= was_redriven(place.seg.map + place.position)
+    gs.disordered |= place.flags & PLACE_REPLAYED != 0 or gs.redriven
     group_at(&gs.pool, number).inflight += 1
     if holder == HOLDER_OUT:
         place.actor = number
@@ -525,7 +549,7 @@ cdef void groups_detach(gate_t *gate) noexcept nogil:
     gs.deaths_n = gs.deaths_capacity = 0
     gs.owners_n = 1
     gs.taken = 0
-    gs.redriven = False
+    gs.redriven = gs.disordered = False
     gs.look_upto = 0
     memset(gs.turns, 0, (SHARED_TURNS + gs.owners_capacity * gs.levels) * sizeof(turns_t))
 

@@ -151,6 +151,8 @@ cdef void queue_leave(queue_t *q) noexcept nogil:
         q.core_prev.core_next = q.core_next
     elif q.core.queues == q:
         q.core.queues = q.core_next
+    if q.core.fenced == q:
+        q.core.fenced = NULL
     if q.core_next != NULL:
         q.core_next.core_prev = q.core_prev
     q.core_next = q.core_prev = NULL

@@ -181,7 +181,7 @@ cdef class Queue:
         while True:
             st = next_store(&self.q, st)
             if st == NULL:
-                return False
+                return hold_waiting(&self.q, seq)
             if st.ready and take_out(st, seq, &t):
                 t.reason = ASIDE_HELD
                 uncount_octets(&self.q, t.seg.map + t.position)

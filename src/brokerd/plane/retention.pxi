@@ -144,6 +144,8 @@ cdef int replay_record(seg_t *s, uint32_t position) noexcept nogil:
     s.settled -= 1
     put_word(s.acks + A_SETTLED, s.settled)
     make_ready(&t)
+    if UNLIKELY(q.rules.gate != NULL):
+        q.rules.gate.replayed(q.rules.gate, &t)
     q.ready_octets += body_octets(s.map + position)
     q.rules.n_replayed += 1
     if q.window != NULL and q.window.waiting:

@@ -326,6 +326,14 @@ cdef void retrying_due(gate_t *gate) noexcept nogil:
     retrying_alarm(r, q.core.now + 1)
 
 
+cdef bint retrying_part_with(gate_t *gate, uint64_t seq, place_t *t) noexcept nogil:
+    cdef place_t *place = aside_find(gate.queue, seq)
+    if place == NULL or place.reason != ASIDE_GATED:
+        return False            # At one where the queue stops, an operator acts.
+    uncount_waiting(place)
+    return aside_take(gate.queue, seq, t)
+
+
 cdef void retrying_attach(gate_t *gate) noexcept nogil:
     cdef retrying_t *r = <retrying_t *>gate
     r.retry.latest = gate.queue.core.now
@@ -387,6 +395,7 @@ cdef class Retry(Gate):
         gate_init(&self.r.gate)
         self.r.gate.take = retrying_take
         self.r.gate.give_back = retrying_give_back
+        self.r.gate.part_with = retrying_part_with
         self.r.gate.due = retrying_due
         self.r.gate.attach = retrying_attach
         self.r.gate.empty = retrying_empty

@@ -22,9 +22,12 @@ cdef enum:
 
 cdef void count_fenced(entry_t *e, core_t *core) noexcept nogil:
     """A settlement came for a delivery that was taken back because its group returned."""
-    cdef queue_t *q = core.queues
-    while q != NULL and <uint64_t><size_t>q != e.at.seq:
-        q = q.core_next
+    cdef queue_t *q = core.fenced       # As a rule several come for one queue, and there may be a hundred thousand.
+    if q == NULL or <uint64_t><size_t>q != e.at.seq:
+        q = core.queues
+        while q != NULL and <uint64_t><size_t>q != e.at.seq:
+            q = q.core_next
+        core.fenced = q
     if q != NULL and q.rules != NULL and q.rules.gate != NULL:
         q.rules.gate.fenced += 1
 
@@ -43,6 +46,7 @@ cdef void entry_settle(channel_t *ch, entry_t *e, uint8_t kind, uint8_t cause) n
         q.core.actor = c.number if c != NULL else ch.conn.number
     if UNLIKELY(q.rules != NULL) and q.rules.gate != NULL:
         q.rules.gate.channel = ch
+        q.rules.gate.delivery = e
         q.rules.gate.consumer = c
     if cause:
         if give_back(&t, cause) == 0:
@@ -79,6 +83,11 @@ cdef void entry_settle(channel_t *ch, entry_t *e, uint8_t kind, uint8_t cause) n
     if c != NULL and UNLIKELY(c.closed) and c.unacked == 0:
         with gil:
             forget_cancelled(ch, c)
+
+
+cdef inline uint64_t tag_of(const channel_t *ch, const entry_t *e) noexcept nogil:
+    """The delivery tag of an outstanding delivery."""
+    return ch.base_tag + ((<uint64_t>(e - ch.ring) - ch.base_tag) & (ch.ring_capacity - 1))
 
 
 cdef inline void base_advance(channel_t *ch) noexcept nogil:

@@ -75,7 +75,8 @@ class NoDeadLetters:
 
     def remove_when_synced(self, queue: Any, seq: int) -> None:
         """Have a message removed that a newer one replaces, as soon as that one is on disk: see dead_letters."""
-        queue.remove(seq)
+        if queue.set_aside(seq) and queue.release(seq):
+            queue.remove(seq)
 
     def forget_routes(self) -> None:
         """Where messages go has changed."""
