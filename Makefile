@@ -48,7 +48,7 @@ pages:
 dist: build
 	PYTHON='$(PYTHON)' .ci/dist
 
-test: $(VENV)/asserted $(VENV)/test-tools $(VENV)/spark-tools $(VENV)/node-tools $(VENV)/web-tools
+test: $(VENV)/asserted $(VENV)/test-tools $(VENV)/spark-archive $(VENV)/node-tools $(VENV)/web-tools
 	$(ASSERTED) $(BIN)/python -m pytest -p tests.workers --workers $(JOBS) $(TESTS)
 
 # The conversations held with RabbitMQ: Debian's, started for the purpose, or one that runs: make test-peer PEER=HOST:PORT.
@@ -129,6 +129,11 @@ $(VENV)/asserted: $(COMPILED) $(VENV)/compiled
 $(VENV)/spark-tools: pyproject.toml | $(VENV)/installed
 	@echo "installing Spark, 450 MB: some minutes"
 	@$(call install_extra,spark)
+	@touch $@
+
+$(VENV)/spark-archive: $(VENV)/spark-tools $(VENV)/test-tools
+	@echo "archiving Spark's classes for the tests: half a minute"
+	@PYTHONPATH=src:. $(BIN)/python -m tests.spark.archive || echo "not archived: tests with Spark take longer"
 	@touch $@
 
 # What reports and exports are written with.

@@ -4,11 +4,9 @@ import os
 import signal
 
 import pytest
+from tests.spark.archive import options
 
-# In a short test, the JVM's optimising compiler and its threads for garbage cost more than they save.  Without that
-# compiler the JVM has 48 MB for compiled code.  The tests need more, and once that is full the JVM compiles nothing.
-os.environ.setdefault("SPARK_SUBMIT_OPTS",
-                      "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m")
+os.environ.setdefault("SPARK_SUBMIT_OPTS", options())
 
 
 @pytest.fixture(scope="session")
