@@ -35,6 +35,20 @@ clients share the machine's cores with the broker, so "nothing" is the floor.
     get and reject  basic.get and basic.reject with requeue of one message of 1 MiB, 200 in one piece
     connections     100 connections that come and go
 
+In these one request, or one end, is very large:
+
+    history         a queue is bound to an x-recent-history exchange that has 200,000 messages
+    last binding    an auto-delete exchange to which 100,000 bindings lead loses the last one that leads from it
+    one queue       an exchange with 200,000 bindings to one queue is deleted
+    behind a commit tx.commit, and in the same octets the deletion of a queue with 100,000 bindings
+    recover         basic.recover of 200,000 deliveries
+    rejected        a transaction that rejects 200,000 deliveries at once
+    long chain      300 messages whose letters pass 4,000 exchanges are rejected, and in the same octets a method
+    many leave      500 connections with 50 channels each hang up at once
+    large           a message of 100 MiB is published and purged
+    large commit    the same in a transaction
+    weights         an x-consistent-hash exchange of 10,000 queues gets one of 100,000 times their weight, and loses it
+
 In these, which are for brokerd alone, an operator has the broker do something, or readers of a stream do:
 
     filters         10 readers of 2,000 messages of a stream, each with a hundred LIKE
@@ -66,6 +80,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import crowds
 import errands
 import probed
 from abuser import DEAD, EXCHANGE, QUEUE, Abuser, Step, publish
@@ -441,7 +456,7 @@ CASES: dict[str, Callable[[Abuser], contextlib.AbstractContextManager[Step]]] = 
     "requeue": requeue, "unbind": unbind, "cancel": cancel, "headers": headers, "topics": topics,
     "ring": ring, "bindings": bindings, "exchange": exchange, "consumers": consumers, "auto-delete": auto_delete,
     "storm": storm,
-    "get and reject": get_and_reject, "connections": connections, **errands.CASES,
+    "get and reject": get_and_reject, "connections": connections, **crowds.CASES, **errands.CASES,
 }
 
 

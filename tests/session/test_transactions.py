@@ -302,6 +302,7 @@ def test_a_large_commit_is_stored_after_one_sync_and_answered_after_another(peer
     peer.publish(body=b"1")
     peer.publish(body=bytes(600_000))
     peer.say(methods.TxCommit())
+    peer.pieces()
     assert peer.seen() == []
     assert peer.files == ["tx.7.1"]
     assert peer.synced() == [("q", b"1", 1), ("q", bytes(600_000), 2)]
@@ -880,6 +881,7 @@ def test_a_channel_that_goes_has_the_decision_of_a_large_commit_on_disk_before_a
     peer.publish(body=b"1")
     peer.publish(body=bytes(600_000))
     peer.say(methods.TxCommit())
+    peer.pieces()
     decision = {str(peer.directory / "tx.7.1"), str(peer.directory)}
     peer.node.disk.synced.clear()
     peer.connection.on_put = lambda: peer.connection.log.append(decision <= set(peer.node.disk.synced))
@@ -902,6 +904,7 @@ def test_one_large_commit_after_the_other_is_stored_and_answered(peer):
         peer.publish(body=b"%d" % round_)
         peer.publish(body=bytes(600_000))
         peer.say(methods.TxCommit())
+        peer.pieces()
         decision = journal.load(str(peer.directory / "tx.7.1"), Disk())
         assert [message.body for message, _ in decision.messages] == [b"%d" % round_, bytes(600_000)]
         assert [one[1] for one in peer.synced()] == [b"%d" % round_, bytes(600_000)]
@@ -936,6 +939,7 @@ def test_large_transactions_are_in_a_file_before_commit(peer):
     assert peer.files == ["tx.7.1"]
     assert journal.load(str(peer.directory / "tx.7.1"), Disk()) is None
     peer.say(methods.TxCommit())
+    peer.pieces()
     assert [row[1] for row in peer.synced()] == [bytes([n]) * 100_000 for n in range(40)]
     assert peer.synced() == ["tx.commit-ok"]
     assert peer.files == []

@@ -11,7 +11,6 @@ Knows nothing of bindings or messages.
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 from brokerd.exchanges.exchange import Exchange
@@ -22,7 +21,8 @@ POINTS_PER_UNIT_MAX = 512
 CHANGES_MAX = 2048  # destinations: some 10 ms
 _POINTS_PER_DIGEST = 8  # 64 octets
 
-_Point = tuple[int, bytes, Any]  # where it is, and the destination: its identity, which orders equal points, and itself
+_NUMBER_BITS = 32  # of a destination's number in a point of `_Points`
+_NUMBERS = (1 << _NUMBER_BITS) - 1
 
 
 class Scale(NamedTuple):
@@ -86,23 +86,24 @@ class Ring:
             for destination, weight in self.weights.items():
                 if weight >= least:
                     changed.setdefault(destination, weight)
-        gone: list[_Point] = []
-        come: list[_Point] = []
-        for destination, weight in changed.items():
-            had, has = before.count(weight), now.count(self.weights.get(destination, 0))
+        points = _Points(changed)
+        gone: list[int] = []
+        come: list[int] = []
+        for number, destination in enumerate(points.destinations):
+            had, has = before.count(changed[destination]), now.count(self.weights.get(destination, 0))
             if had > has:
-                gone += _points_of(destination, has, had)
+                gone += points.of(number, has, had)
             elif has > had:
-                come += _points_of(destination, had, has)
+                come += points.of(number, had, has)
         if gone:
-            self._take_out(sorted(gone, key=_ORDER))
+            self._take_out(sorted(gone), points)
         if come:
-            self._put_in(sorted(come, key=_ORDER))
+            self._put_in(sorted(come), points)
 
-    def _take_out(self, gone: Iterable[_Point]) -> None:
+    def _take_out(self, gone: Iterable[int], of: "_Points") -> None:
         points, owners, at = array("Q"), [], 0
-        for point, _, owner in gone:
-            place = bisect_left(self._points, point, at)
+        for each in gone:
+            owner, place = of.destinations[each & _NUMBERS], bisect_left(self._points, each >> _NUMBER_BITS, at)
             while self._owners[place] is not owner:
                 place += 1
             points += self._points[at:place]
@@ -110,23 +111,45 @@ class Ring:
             at = place + 1
         self._points, self._owners = points + self._points[at:], owners + self._owners[at:]
 
-    def _put_in(self, come: Iterable[_Point]) -> None:
+    def _put_in(self, come: Iterable[int], of: "_Points") -> None:
         points, owners, at = array("Q"), [], 0
-        for point, name, owner in come:
+        for each in come:
+            point, number = each >> _NUMBER_BITS, each & _NUMBERS
             place = bisect_left(self._points, point, at)
             while place < len(self._points) and self._points[place] == point \
-                    and _identity(self._owners[place]) < name:  # fmt: skip
+                    and _identity(self._owners[place]) < of.names[number]:  # fmt: skip
                 place += 1
             if place > at:
                 points += self._points[at:place]
                 owners += self._owners[at:place]
                 at = place
             points.append(point)
-            owners.append(owner)
+            owners.append(of.destinations[number])
         self._points, self._owners = points + self._points[at:], owners + self._owners[at:]
 
 
-_ORDER = itemgetter(0, 1)
+class _Points:
+    """Points of destinations as whole numbers in the order of the circle: where the point is, and behind that the
+    destination's number.  Destinations are numbered in the order of their identities, which orders equal points.
+
+    Numbers are no work for Python's collector of cycles; tuples of so many points had it look at all objects there are.
+    """
+
+    __slots__ = ("destinations", "names")
+
+    def __init__(self, destinations: Iterable[Any]) -> None:
+        self.destinations = sorted(destinations, key=_identity)
+        self.names = list(map(_identity, self.destinations))
+
+    def of(self, number: int, first: int, end: int) -> list[int]:
+        """Those of a destination, from its point ``first`` to before ``end``."""
+        name = self.names[number]
+        digests = range(first // _POINTS_PER_DIGEST, -(-end // _POINTS_PER_DIGEST))
+        points = array("Q", b"".join([digest(b"%d\0%s" % (each, name), 64) for each in digests]))
+        if _LITTLE_ENDIAN:
+            points.byteswap()
+        skipped = digests.start * _POINTS_PER_DIGEST
+        return [point << _NUMBER_BITS | number for point in points[first - skipped:end - skipped]]
 
 
 def digest(octets: bytes, size: int) -> bytes:
@@ -146,17 +169,6 @@ def _scale_of(weights: Collection[int]) -> Scale:
         per_least //= 2
     # Very unequal weights would exceed the maximum even with one point for the lightest: one point is then more weight.
     return Scale(per_least, max(least, total // RING_POINTS_MAX))
-
-
-def _points_of(destination: Any, first: int, end: int) -> list[_Point]:
-    """The points of a destination from number ``first`` to before ``end``."""
-    name = _identity(destination)
-    numbers = range(first // _POINTS_PER_DIGEST, -(-end // _POINTS_PER_DIGEST))
-    points = array("Q", b"".join([digest(b"%d\0%s" % (number, name), 64) for number in numbers]))
-    if _LITTLE_ENDIAN:
-        points.byteswap()
-    skipped = numbers.start * _POINTS_PER_DIGEST
-    return [(point, name, destination) for point in points[first - skipped:end - skipped]]
 
 
 _LITTLE_ENDIAN = array("H", b"\1\0")[0] == 1

@@ -236,6 +236,8 @@ class Transaction:
     def _is_large(self) -> bool:
         if self._kept is not None and self._kept.octets > _PART_OCTETS:
             return True
+        if self._commit_log.octets > _PART_OCTETS:
+            return True
         taken = 0 if self._taken is None else self._taken.count
         return taken + len(self._published) + self._claimed > ONE_PIECE_MOST
 
