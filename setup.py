@@ -17,15 +17,15 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).parent
-PLANE = Path("src/brokerd/plane")
-# Extension name, its main source, and the folder whose other sources it includes (None: it includes none).
+PLANE, CLIENT = Path("src/brokerd/plane"), Path("src/brokerd/client")
+# Extension name, its main source, and the folders whose other sources it includes.
 MODULES = (
-    ("brokerd.plane._plane", PLANE / "_plane.pyx", PLANE),
-    ("brokerd.client._relay", Path("src/brokerd/client/_relay.pyx"), Path("src/brokerd/client")),
-    ("brokerd.cli._perf", Path("src/brokerd/cli/_perf.pyx"), Path("src/brokerd/cli")),
+    ("brokerd.plane._plane", PLANE / "_plane.pyx", (PLANE,)),
+    ("brokerd.client._relay", CLIENT / "_relay.pyx", (CLIENT,)),
+    ("brokerd.cli._perf", Path("src/brokerd/cli/_perf.pyx"), (Path("src/brokerd/cli"), CLIENT)),
 )
 # The same plane with its assertions, beside the other: what the tests run.
-ASSERTED = ("brokerd.plane._asserted", PLANE / "_asserted.pyx", PLANE)
+ASSERTED = ("brokerd.plane._asserted", PLANE / "_asserted.pyx", (PLANE,))
 
 WARNINGS = [
     "-Wall",
@@ -96,13 +96,13 @@ def extensions() -> list[Extension]:
             [str(source)],
             depends=sorted(str(path.relative_to(ROOT))
                            for pattern in ("*.pxi", "*.pxd", "*.h")
-                           for path in (ROOT / folder).glob(pattern)) if folder else [],
+                           for folder in folders for path in (ROOT / folder).glob(pattern)),
             include_dirs=[str(source.parent)],
             define_macros=macros(name),
             extra_compile_args=compile_args,
             extra_link_args=link_args,
         )
-        for name, source, folder in (*MODULES, *([ASSERTED] if ASSERTS else []))
+        for name, source, folders in (*MODULES, *([ASSERTED] if ASSERTS else []))
         if (ROOT / source).exists()
     ]
 

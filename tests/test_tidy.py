@@ -63,6 +63,7 @@ SOURCES = [*PYTHON, *CYTHON, *sorted([*SOURCE.rglob("*.pyi"), *SOURCE.rglob("*.h
 TESTED_ELSEWHERE = {
     "plane/reader": "plane/test_stream.py",
     "client/_relay": "client/test_relay.py",
+    "client/numbers": "client/test_relay.py",
     "client/octets": "client/test_relay.py",
     "client/frames": "client/test_relay.py",
     "client/header": "client/test_relay.py",

@@ -1,4 +1,5 @@
-"""What the load generator's compiled half holds: the system's calls, AMQP's numbers, the classes' fields.
+"""What the load generator's compiled half holds: the system's calls, numbers of methods, the classes'
+fields.
 
 What each class does stands in `_perf.pyx`.
 """
@@ -28,17 +29,10 @@ cdef extern from "<sys/prctl.h>" nogil:
     int prctl(int option, unsigned long value, ...)
 
 cdef extern from * nogil:
-    uint32_t __builtin_bswap32(uint32_t value)
-    uint64_t __builtin_bswap64(uint64_t value)
     int64_t __atomic_fetch_sub(int64_t *value, int64_t less, int order)
     int __builtin_clzll(unsigned long long value)
 
 cdef enum:
-    METHOD = 1
-    HEADER = 2
-    BODY = 3
-    FRAME_END = 0xCE
-    OVERHEAD = 8                        # type, channel, size, and the end octet
     CONNECTION_CLOSE = 10 << 16 | 50
     CONNECTION_BLOCKED = 10 << 16 | 60
     CONNECTION_UNBLOCKED = 10 << 16 | 61
@@ -46,10 +40,6 @@ cdef enum:
     QUEUE_DECLARE_OK = 50 << 16 | 11
     QOS_OK = 60 << 16 | 11
     BASIC_CANCEL = 60 << 16 | 30
-    BASIC_RETURN = 60 << 16 | 50
-    BASIC_DELIVER = 60 << 16 | 60
-    BASIC_ACK = 60 << 16 | 80
-    BASIC_NACK = 60 << 16 | 120
     ACK_FRAME = 21                      # octets of a basic.ack frame
     CHUNK = 128 << 10                   # octets a publisher hands over in one write, at most
     WAIT_MS = 20                        # longest sleep between looks at Control.stop

@@ -19,17 +19,7 @@ from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memmove, strerror
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
-
-cdef inline uint32_t be32(const uint8_t *p) noexcept nogil:
-    cdef uint32_t value
-    memcpy(&value, p, 4)
-    return __builtin_bswap32(value)
-
-
-cdef inline uint64_t be64(const uint8_t *p) noexcept nogil:
-    cdef uint64_t value
-    memcpy(&value, p, 8)
-    return __builtin_bswap64(value)
+include "../client/numbers.pxi"
 
 
 cdef inline uint64_t now_ns() noexcept nogil:
@@ -336,7 +326,6 @@ cdef class Link:
     cdef int _ack(self) noexcept nogil:
         """Queue an ack for what is unacknowledged; `_flush` sends it."""
         cdef uint8_t *p
-        cdef uint64_t tag
         if self.answers_size - self.written < ACK_FRAME:
             p = <uint8_t *> realloc(self.answers, self.answers_size * 2)
             if p == NULL:
@@ -345,8 +334,7 @@ cdef class Link:
             self.answers_size *= 2
         p = self.answers + self.written
         memcpy(p, b"\x01\x00\x01\x00\x00\x00\x0d\x00\x3c\x00\x50", 11)
-        tag = __builtin_bswap64(self.last_tag)
-        memcpy(p + 11, &tag, 8)
+        put64(p + 11, self.last_tag)
         p[19] = self.unacked > 1
         p[20] = FRAME_END
         self.written += ACK_FRAME

@@ -1,26 +1,4 @@
-"""A part of `_relay.pyx`: numbers as AMQP writes them, and the methods that a relay writes.  Knows no relay."""
-
-cdef inline uint32_t be32(const uint8_t *p) noexcept nogil:
-    cdef uint32_t value
-    memcpy(&value, p, 4)
-    return __builtin_bswap32(value)
-
-
-cdef inline uint64_t be64(const uint8_t *p) noexcept nogil:
-    cdef uint64_t value
-    memcpy(&value, p, 8)
-    return __builtin_bswap64(value)
-
-
-cdef inline void put32(uint8_t *p, uint32_t value) noexcept nogil:
-    value = __builtin_bswap32(value)
-    memcpy(p, &value, 4)
-
-
-cdef inline void put64(uint8_t *p, uint64_t value) noexcept nogil:
-    value = __builtin_bswap64(value)
-    memcpy(p, &value, 8)
-
+# A part of `_relay.pyx`: what is wrong with a stream, and the methods that a relay writes.  Knows no relay.
 
 class StreamError(Exception):
     """What came is not AMQP, or not what was agreed."""
