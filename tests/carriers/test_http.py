@@ -1,6 +1,9 @@
 """Shovels to a web server."""
 
+import contextlib
+import http.client
 import http.server
+import socket
 import threading
 
 import pika
@@ -108,6 +111,77 @@ def test_what_the_server_will_never_take_goes_where_dead_letters_go(here, web):
     assert bodies(take(here, "dead", 1)) == [b"0"]
     await_true(lambda: len(web.posted) == 2)
     assert "secret" not in here.wait_for_log("the web server answered 400 Bad Request: the message is left to")
+
+
+class Strange:
+    """A server that answers each connection with octets, some of them again and again until the other side has had
+    enough.  ``pause``: between these; None: for ever."""
+
+    def __init__(self, answer, again=b"", pause=0.0):
+        self.answer, self.again, self.pause = answer, again, pause
+        self.server = socket.create_server(("127.0.0.1", 0))
+        self.uri = f"http://127.0.0.1:{self.server.getsockname()[1]}/"
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def serve(self):
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=self.speak, args=(self.server.accept()[0],), daemon=True).start()
+
+    def speak(self, sock):
+        with sock, contextlib.suppress(OSError):
+            sock.recv(1 << 16)
+            sock.sendall(self.answer)
+            while self.again or self.pause is None:
+                sock.sendall(self.again)
+                threading.Event().wait(self.pause)
+
+
+def test_a_web_server_that_answers_without_end_is_cut_off_and_the_message_counts_as_taken(here):
+    strange = Strange(b"HTTP/1.1 200 OK\r\ncontent-length: 1000000000000\r\n\r\n", b"x" * 65536)
+    fill(here, "from", numbered(3))
+    shovel(here, src_queue="from", dest_uri=strange.uri)
+    await_true(lambda: ask(here, "queue show", queue="from")["messages"] == 0)
+    strange.server.close()
+
+
+def test_a_long_word_of_a_web_server_is_shortened_and_its_control_characters_do_no_harm(here):
+    strange = Strange(b"\x1b[31mred\x07 " + b"y" * 60_000 + b"\r\n")
+    fill(here, "from", [b"a"])
+    shovel(here, src_queue="from", dest_uri=strange.uri)
+    await_true(lambda: "it does not answer in HTTP" in ask(here, "shovel show", name="s")["reason"])
+    assert len(ask(here, "shovel show", name="s")["reason"]) < 1000
+    assert "\x1b" not in here.wait_for_log("it does not answer in HTTP")
+    strange.server.close()
+
+
+def test_a_web_server_that_never_ends_its_answer_is_left_in_time_and_the_message_tried_again():
+    strange = Strange(b"HTTP/1.1 2", b"0", pause=0.02)
+    server = shovel_http.Server(strange.uri)
+    timer = threading.Timer(0.2, server.interrupt)  # as the link does after WHOLE_ANSWER_SECONDS
+    timer.start()
+    with pytest.raises((OSError, http.client.HTTPException)):
+        server.post("", {}, b"")
+    timer.join()
+    strange.server.close()
+
+
+def test_slow_web_servers_hold_up_no_other_shovel(here, web):
+    silent = Strange(b"", pause=None)
+    for number in range(12):  # more than Python's own pool of threads has here
+        fill(here, f"from{number}", [b"a"])
+        shovel(here, f"s{number}", src_queue=f"from{number}", dest_uri=silent.uri)
+    await_true(lambda: {row["state"] for row in ask(here, "shovel list")["items"]} == {"running"})
+    fill(here, "from", [b"quick"])
+    shovel(here, src_queue="from", dest_uri=web.uri)
+    await_true(lambda: [body for *_, body in web.posted] == [b"quick"])
+    silent.server.close()
+
+
+def test_an_address_with_letters_beyond_ascii_is_asked_for(here, web):
+    fill(here, "from", [b"a"])
+    shovel(here, src_queue="from", dest_uri=web.uri.replace("/take", "/nähe"))
+    await_true(lambda: [path for _, path, *_ in web.posted] == ["/n%C3%A4he?all=1"])
 
 
 @pytest.mark.parametrize("code", [408, 425, 429])

@@ -98,6 +98,23 @@ def test_what_is_confirmed_out_of_order_is_acknowledged_as_far_as_there_is_no_ga
     assert pipe.relay.unsettled == 0
 
 
+@pytest.mark.parametrize("mode", ["on-confirm", "on-publish", "no-ack"])
+def test_kept_is_what_is_whole_and_not_settled(mode):
+    """A message that comes does not count: who reads no more because of it would never have it whole."""
+    pipe = Pipe(mode)
+    octets = delivery(1, bytes(50_000), frame_max=4096)
+    pipe.feed(pipe.source, octets[:40_000])
+    assert pipe.relay.kept_octets == 0
+    pipe.feed(pipe.source, octets[40_000:])
+    assert pipe.relay.kept_octets > 50_000
+    pipe.published()
+    assert (pipe.relay.kept_octets > 50_000) == (mode == "on-confirm")
+    if mode == "on-confirm":
+        pipe.confirm(1)
+        assert pipe.settled() == [("basic.ack", 1, True)]
+        assert pipe.relay.kept_octets == 0
+
+
 def test_refused_messages_go_again_one_at_a_time_before_new_ones():
     pipe = Pipe()
     for tag in range(1, 5):

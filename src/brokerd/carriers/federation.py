@@ -144,12 +144,12 @@ class QueueLink(FederationLink):
         consumes = False
         try:
             while True:
-                local = await here.request(methods.QueueDeclare(queue=self._name, passive=True, arguments={}))
+                local = await here.request(methods.QueueDeclare(queue=self._name, passive=True, arguments={}), None)
                 wanted = local.consumer_count > 0 and local.message_count == 0
                 if wanted and not consumes:
                     await self._consume(source, upstream, dict(LOW_PRIORITY))
                 elif consumes and not wanted:
-                    await source.request(methods.BasicCancel(consumer_tag=self.state.consumer_tag))
+                    await source.request(methods.BasicCancel(consumer_tag=self.state.consumer_tag), None)
                 consumes = wanted
                 if self.state.state != states.BLOCKED:
                     why = "messages wait here" if local.message_count else "the queue has no consumers here"

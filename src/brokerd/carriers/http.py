@@ -12,19 +12,22 @@ address's; a message's header ``uri_path`` replaces it.
 import asyncio
 import http.client
 import json
+import os
 import re
 import socket
 import ssl
 from base64 import b64encode
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from errno import ECONNABORTED
+from errno import ECONNABORTED, ETIMEDOUT
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
 
 from brokerd import __version__
 from brokerd.client.connection import ClientError, Connection, Delivery, reason
+from brokerd.errors import AMQPError
 from brokerd.links import state as states
 from brokerd.links.definition import NO_ACK, ON_CONFIRM
 from brokerd.wire import methods
@@ -36,10 +39,14 @@ if TYPE_CHECKING:
 log = getLogger("brokerd.links")
 
 FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 1.0, 60.0
-ANSWER_SECONDS = 30.0
+ANSWER_SECONDS = 30.0  # that nothing comes, or the socket takes nothing
+WHOLE_ANSWER_SECONDS = 90.0  # for a request and its answer
+ANSWER_OCTETS_MAX = 1 << 16  # of a body, which nobody reads: with more of it the connection is closed
+REASON_LETTERS_MAX = 200
 END_SECONDS = 2.0  # that a link waits at its end for a request under way
 LATER = frozenset((408, 425, 429))  # with these, and 5xx, the server may take the same message later
-WAITING_MAX = 10_000  # messages of a no-ack shovel, before the source waits
+WAITING_MAX = 10_000  # messages, before the source waits; those of a shovel with acks are at most its prefetch count
+WAITING_OCTETS_MAX = 16 << 20  # of their bodies
 
 
 class Poster:
@@ -48,6 +55,9 @@ class Poster:
     def __init__(self, shovel: "Shovel", source: Connection, limit: int) -> None:
         self._shovel, self._source, self._limit = shovel, source, limit
         self._waiting: deque[Delivery] = deque()
+        self._octets = 0  # of the bodies that wait
+        # Of its own: web servers that are slow hold up no other shovel.
+        self._thread = ThreadPoolExecutor(1, f"shovel {shovel.spec.key.name}")
         self._came = asyncio.Event()
         self._posting: asyncio.Future[tuple[int, str]] | None = None
         self._server = Server(shovel.definition.dest_uri[0])
@@ -56,7 +66,8 @@ class Poster:
 
     def _take(self, delivery: Delivery) -> None:
         self._waiting.append(delivery)
-        if len(self._waiting) >= WAITING_MAX:
+        self._octets += len(delivery.body)
+        if len(self._waiting) >= WAITING_MAX or self._octets > WAITING_OCTETS_MAX:
             self._source.pause(True)
         self._came.set()
 
@@ -78,6 +89,7 @@ class Poster:
                     self._source.write(methods.BasicAck(delivery_tag=delivery.tag).frame(1))
                 passed = await self._post(delivery)
                 self._waiting.popleft()
+                self._octets -= len(delivery.body)
                 self._limit -= self._limit > 0
                 self._count(passed)
                 if acks == ON_CONFIRM:
@@ -85,6 +97,7 @@ class Poster:
                     self._source.write(answer(delivery_tag=delivery.tag).frame(1))
         finally:
             self._server.close()
+            self._thread.shutdown(wait=False)
             if self._posting is not None:  # The thread: what it has begun is over before the link is.
                 await asyncio.wait([self._posting], timeout=END_SECONDS)
 
@@ -98,19 +111,23 @@ class Poster:
 
     async def _post(self, delivery: Delivery) -> bool:
         """Whether the server took it; False: it never will."""
-        _, properties = decode_header(delivery.header)
+        try:
+            _, properties = decode_header(delivery.header)
+        except AMQPError as error:
+            raise ClientError(f"source: the broker sent what is not understood: {error}") from None
         for change in self._shovel.id_changes():
             change(properties)
         tries = 0
         while True:
             try:
-                request = self._request(delivery, properties)
-                self._posting = asyncio.ensure_future(asyncio.to_thread(self._server.post, *request))
-                code, text = await asyncio.shield(self._posting)
+                code, text = await self._ask(*self._request(delivery, properties))
             except OSError as error:
                 code, text = 0, reason(error, "use http://")
+            except UnicodeError:
+                code, text = 0, "the URI's host is no name of a host"
             except http.client.HTTPException as error:
                 code, text = 0, f"it does not answer in HTTP: {type(error).__name__} {error}".rstrip()
+            text = text[:REASON_LETTERS_MAX]
             if 200 <= code < 300:
                 if tries:
                     self._shovel.become(states.RUNNING)
@@ -128,6 +145,18 @@ class Poster:
             await asyncio.wait([self._source.closed], timeout=delay)
             if self._source.closed.done():
                 raise ClientError(f"source: {self._source.closed.result()}")
+
+    async def _ask(self, *request: Any) -> tuple[int, str]:
+        """Status and reason of the answer to one request.  Raises OSError, HTTPException."""
+        loop = asyncio.get_running_loop()
+        self._posting = loop.run_in_executor(self._thread, self._server.post, *request)
+        done, _ = await asyncio.wait([self._posting], timeout=WHOLE_ANSWER_SECONDS)
+        if not done:
+            self._server.interrupt()
+            await asyncio.wait([self._posting])
+            if self._posting.exception() is not None:
+                raise TimeoutError(ETIMEDOUT, os.strerror(ETIMEDOUT))
+        return self._posting.result()
 
     def _request(self, delivery: Delivery, properties: Properties) -> tuple[str, dict[str, str], bytes]:
         found = dict(properties.headers or {})
@@ -170,9 +199,10 @@ class Server:
     """The web server, over one connection that stays open.  Used in one thread at a time."""
 
     def __init__(self, uri: str) -> None:
-        self._is_closed = False
+        self._is_closed = self._is_interrupted = False
         parts = urlsplit(uri)
-        self._path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        self._path = quote(path, safe=_IN_PATHS, errors="surrogateescape")
         self._headers: dict[str, str] = {}
         if parts.username is not None:
             login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
@@ -186,11 +216,11 @@ class Server:
 
     def post(self, path: str, headers: dict[str, str], body: bytes) -> tuple[int, str]:
         """Status and reason of the answer.  Raises OSError, HTTPException."""
-        fresh = self._link.sock is None
+        fresh, self._is_interrupted = self._link.sock is None, False
         try:
             return self._post_once(path, headers, body)
         except (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError):
-            if fresh:
+            if fresh or self._is_interrupted:
                 raise
             return self._post_once(path, headers, body)  # The server had closed a connection that was idle.
 
@@ -200,7 +230,9 @@ class Server:
         try:
             self._link.request("POST", path or self._path, body, {**self._headers, **headers})
             answer = self._link.getresponse()
-            answer.read()
+            answer.read(ANSWER_OCTETS_MAX)
+            if not answer.isclosed():
+                self._link.close()
             return answer.status, answer.reason
         except BaseException:
             self._link.close()
@@ -209,8 +241,13 @@ class Server:
     def close(self) -> None:
         """Close the connection, also while a thread waits there for an answer: no further request goes out."""
         self._is_closed = True
+        self.interrupt()
+        self._link.close()
+
+    def interrupt(self) -> None:
+        """End the request under way."""
+        self._is_interrupted = True
         sock = self._link.sock
         if sock is not None:
             with suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
-        self._link.close()

@@ -29,6 +29,7 @@ LONGEST_DELAY_SECONDS = 300.0
 JITTER = 0.2
 NOT_FOUND = 404
 URIS_TOLD = 5  # of those that cannot be reached
+REASON_LETTERS_MAX = 2000
 
 
 class Spec(NamedTuple):
@@ -135,7 +136,7 @@ class Link:
 
     async def _ask_lag(self, source: Connection, queue: str) -> None:
         try:
-            told = await source.request(methods.QueueDeclare(queue=queue, passive=True, arguments={}))
+            told = await source.request(methods.QueueDeclare(queue=queue, passive=True, arguments={}), None)
             if self.state.lag != told.message_count:
                 self.state.lag = told.message_count
                 self.around.changed(self)
@@ -157,7 +158,7 @@ class Link:
                 self.around.finished(self)
                 return
             except (ClientError, AddressError) as error:
-                reason = str(error)
+                reason = str(error)[:REASON_LETTERS_MAX]
             except asyncio.CancelledError:
                 raise
             except Exception as error:

@@ -20,10 +20,6 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memmove
 
-cdef extern from * nogil:
-    uint32_t __builtin_bswap32(uint32_t value)
-    uint64_t __builtin_bswap64(uint64_t value)
-
 cdef extern from *:
     """
     #define NO_ENTRY 0xFFFFFFFFFFFFFFFFull
@@ -31,15 +27,6 @@ cdef extern from *:
     const uint64_t NO_ENTRY
 
 cdef enum:
-    METHOD = 1
-    HEADER = 2
-    BODY = 3
-    FRAME_END = 0xCE
-    OVERHEAD = 8                        # type, channel, size, and the end octet
-    BASIC_RETURN = 60 << 16 | 50
-    BASIC_DELIVER = 60 << 16 | 60
-    BASIC_ACK = 60 << 16 | 80
-    BASIC_NACK = 60 << 16 | 120
     BASIC_REJECT = 60 << 16 | 90
     # roles of a Frames
     ALONE = 0
@@ -56,6 +43,7 @@ cdef enum:
     REFUSED = 3
     REJECTED = 4                        # given up
     SHORTSTR = 256
+    MESSAGE_OCTETS_MAX = 512 << 20      # of a body: more than brokers let pass (RabbitMQ: 512 MiB)
     FIRST_READ = 8192                   # octets of a connection's memory at first
 
 
@@ -68,6 +56,7 @@ cdef struct Entry:                      # a message that the source has not been
     uint8_t returned
 
 
+include "numbers.pxi"
 include "octets.pxi"
 include "frames.pxi"
 include "header.pxi"
@@ -98,7 +87,7 @@ cdef class Relay:
     cdef uint8_t source_key[SHORTSTR]
     cdef size_t source_exchange_size, source_key_size
     cdef uint64_t tag, body_left
-    cdef bint comes, redelivered, dropped, over
+    cdef bint comes, has_header, redelivered, dropped, over
     # entries, by number, and the number of each publish's entry by its sequence number
     cdef Entry *entries
     cdef uint64_t *numbers
@@ -137,8 +126,9 @@ cdef class Relay:
 
     @property
     def kept_octets(self) -> int:
-        """How much the relay holds."""
-        return self.written - self.kept_from
+        """How much the relay holds of whole messages.  One that comes does not count: it must become whole, however large
+        it is."""
+        return self.complete - self._needed_from()
 
     @property
     def unsettled(self) -> int:
@@ -175,13 +165,16 @@ cdef class Relay:
         self.kept, self.capacity = larger, capacity
         return 0
 
+    cdef uint64_t _needed_from(self) noexcept:
+        """Where the octets begin that are not settled."""
+        if self.mode != ON_CONFIRM:
+            return self.sent
+        return self.entries[self.head & self.size - 1].at if self.head < self.tail else self.complete
+
     cdef int _release(self) except -1:
         """Forget the octets of what is settled, when that is worth a move."""
-        cdef uint64_t upto = self.sent if self.mode != ON_CONFIRM else self.complete
-        cdef uint64_t held
-        if self.mode == ON_CONFIRM and self.head < self.tail:
-            upto = self.entries[self.head & self.size - 1].at
-        held = self.written - upto
+        cdef uint64_t upto = self._needed_from()
+        cdef uint64_t held = self.written - upto
         if upto > self.kept_from and 2 * held <= self.capacity:
             if held <= upto - self.kept_from or 2 * (upto - self.kept_from) >= self.capacity:
                 memmove(self.kept, self.kept + (upto - self.kept_from), held)
@@ -222,14 +215,17 @@ cdef class Relay:
             raise StreamError("a basic.deliver that is cut short")
         memcpy(self.source_key, p + at + 1, p[at])
         self.comes = True
-        self.dropped = False
+        self.has_header = self.dropped = False
         self.over = self.limit == 0
         return 0
 
     cdef int header(self, const uint8_t *p, uint32_t size) except -1:
-        if not self.comes:
+        if not self.comes or self.has_header:
             raise StreamError("a content header without its method")
+        self.has_header = True
         self.body_left = be64(p + 4)
+        if self.body_left > MESSAGE_OCTETS_MAX:
+            raise StreamError(f"a message of {self.body_left} octets; links carry {MESSAGE_OCTETS_MAX} at most")
         if self.over:
             self.dropped = True
         elif self.rewrite is not None:
@@ -295,7 +291,7 @@ cdef class Relay:
 
     cdef int body(self, const uint8_t *p, uint32_t size) except -1:
         cdef uint32_t most = self.frame_max - OVERHEAD, part
-        if not self.comes or size > self.body_left:
+        if not self.comes or not self.has_header or size > self.body_left:
             raise StreamError("more of a body than its content header said")
         self.body_left -= size
         while size and not self.dropped:

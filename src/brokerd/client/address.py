@@ -11,6 +11,7 @@ from brokerd.errors import BrokerError
 
 PORT, TLS_PORT = 5672, 5671
 HEARTBEAT_SECONDS = 10
+HEARTBEAT_MAX = 65535  # seconds: AMQP has two octets for it
 TIMEOUT_SECONDS = 15.0
 QUERY = ("heartbeat", "connection_timeout", "channel_max", "auth_mechanism", "cacertfile", "certfile", "keyfile",
          "verify", "fail_if_no_peer_cert", "server_name_indication", "password", "depth")  # fmt: skip
@@ -53,7 +54,7 @@ class Address:
         query = dict(parse_qsl(parts.query))
         tls = parts.scheme == "amqps"
         try:
-            heartbeat = int(query.get("heartbeat", HEARTBEAT_SECONDS))
+            heartbeat = min(int(query.get("heartbeat", HEARTBEAT_SECONDS)), HEARTBEAT_MAX)
             timeout = int(query["connection_timeout"]) / 1000 if "connection_timeout" in query else TIMEOUT_SECONDS
         except ValueError:
             raise AddressError("heartbeat and connection_timeout of the URI must be whole numbers") from None

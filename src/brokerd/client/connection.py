@@ -11,19 +11,32 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from errno import EFBIG, EINVAL
+from logging import getLogger
+from stat import S_ISREG
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from brokerd import __version__, local_socket
 from brokerd.client._relay import Frames, Relay, StreamError
 from brokerd.errors import AMQPError, BrokerError
 from brokerd.wire import methods
-from brokerd.wire.frames import FRAME_BODY, FRAME_HEADER, FRAME_METHOD, HEARTBEAT_FRAME, PROTOCOL_HEADER
+from brokerd.wire.frames import (
+    FRAME_BODY,
+    FRAME_HEADER,
+    FRAME_METHOD,
+    FRAME_MIN_SIZE,
+    HEARTBEAT_FRAME,
+    PROTOCOL_HEADER,
+)
 
 if TYPE_CHECKING:
     from ssl import SSLContext
 
     from brokerd.client.address import Address
 
+log = getLogger("brokerd.links")
+
+FILE_OCTETS_MAX = 1 << 20  # of a certificate or a key
 FRAME_MAX = 131072
 CAPABILITIES = {
     "authentication_failure_close": True,
@@ -36,6 +49,8 @@ CAPABILITIES = {
 }
 WRITE_OCTETS_HIGH = 1 << 20  # that wait for the socket, before the source is no longer read
 MISSED_HEARTBEATS = 2
+ANSWER_SECONDS = 60.0  # within which a broker must answer what a link asks while it begins
+MESSAGE_OCTETS_MAX = 512 << 20  # of a body that no relay takes
 NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST", "UNKNOWN_PROTOCOL")
 """OpenSSL's reasons where what came is no TLS at all."""
 
@@ -130,6 +145,8 @@ class Connection(asyncio.BufferedProtocol):
                 await loop.create_unix_connection(lambda: self, path)
         except OSError as error:
             raise ClientError(reason(error, "use amqp://, or its port for TLS")) from None
+        except UnicodeError:
+            raise ClientError("the URI's host is no name of a host") from None
         if address.is_local:
             # It is no proxy's client: PROXY protocol, version 2, command LOCAL.
             self.write(b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0")
@@ -152,6 +169,8 @@ class Connection(asyncio.BufferedProtocol):
                                        locale="en_US")  # fmt: skip
         tune = await self._ask(ok, methods.ConnectionTune.INDEX, channel=0)
         self.frame_max = min(tune.frame_max or FRAME_MAX, FRAME_MAX)
+        if self.frame_max < FRAME_MIN_SIZE:
+            raise ClientError(f"the broker takes frames of {self.frame_max} octets; AMQP asks for {FRAME_MIN_SIZE}")
         self._frames.agree(self.frame_max)
         wanted = [each for each in (tune.heartbeat, address.heartbeat) if each]
         self._heartbeat = min(wanted) if len(wanted) == 2 else (address.heartbeat or tune.heartbeat)
@@ -164,7 +183,7 @@ class Connection(asyncio.BufferedProtocol):
 
     async def open_channel(self) -> None:
         """Open channel 1, which the broker closes when it refuses something."""
-        await self._ask(methods.ChannelOpen(), methods.ChannelOpenOk.INDEX)
+        await self._ask(methods.ChannelOpen(), methods.ChannelOpenOk.INDEX, seconds=ANSWER_SECONDS)
 
     @property
     def is_brokerd(self) -> bool:
@@ -173,15 +192,21 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- requests
 
-    async def request(self, method: Any) -> Any:
+    async def request(self, method: Any, seconds: float | None = ANSWER_SECONDS) -> Any:
         """Send a method on channel 1, and return its answer.  Raises ClientError; Refused for channel.close, after
-        which ``open_channel`` opens the channel again."""
+        which ``open_channel`` opens the channel again.  Without an answer in so many seconds the connection ends.
+        None: while messages pass, an answer may wait behind them for long."""
         replies = tuple([methods.BY_NAME[name].INDEX for name in method.REPLIES])
-        return await self._ask(method, *replies)
+        return await self._ask(method, *replies, seconds=seconds)
 
-    async def _ask(self, method: Any, *replies: int, channel: int = 1) -> Any:
+    async def _ask(self, method: Any, *replies: int, channel: int = 1, seconds: float | None = None) -> Any:
         self.write(method.frame(channel))
-        return await self._await(*replies)
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._await(*replies)
+        except TimeoutError:
+            self.fail(ClientError(f"no answer to {method.NAME} in {seconds:g} s"))
+            raise self.closed.result() from None
 
     async def _await(self, *replies: int) -> Any:
         if self.closed.done():
@@ -261,6 +286,10 @@ class Connection(asyncio.BufferedProtocol):
         except AMQPError as error:
             self.fail(ClientError(f"the broker sent what is not understood: {error}"))
             return
+        except Exception as error:
+            log.exception("a fault of brokerd")
+            self.fail(ClientError(f"a fault of brokerd: {error!r}"))
+            return
         self.on_octets()
 
     def eof_received(self) -> bool:
@@ -301,6 +330,8 @@ class Connection(asyncio.BufferedProtocol):
             self._on_method(channel, methods.decode(payload))
         elif kind == FRAME_HEADER and self._delivery is not None:
             self._header, self._left = payload, int.from_bytes(payload[4:12])
+            if self._left > MESSAGE_OCTETS_MAX:
+                raise StreamError(f"a message of {self._left} octets; links carry {MESSAGE_OCTETS_MAX} at most")
             self._take_if_whole()
         elif kind == FRAME_BODY and self._delivery is not None:
             self._body += payload
@@ -338,6 +369,8 @@ class Connection(asyncio.BufferedProtocol):
             case methods.BasicCancel():
                 self.fail(ClientError("the broker cancelled the consumer: its queue was deleted, or is elsewhere"))
             case _:
+                while self._awaited and self._awaited[0][1].done():
+                    self._awaited.popleft()  # The question was given up.
                 if self._awaited and method.INDEX in self._awaited[0][0]:
                     future = self._awaited.popleft()[1]
                     if not future.done():
@@ -354,20 +387,33 @@ def _tls(address: "Address") -> "SSLContext | None":
     import ssl  # Python's TLS takes 15 ms to import.
 
     with _named("cacertfile", address.ca):
+        _check_file(address.ca)
         context = ssl.create_default_context(cafile=address.ca or None)
     if not address.verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     if address.certificate:
         with _named("certfile", address.certificate):
-            open(address.certificate, "rb").close()
+            _check_file(address.certificate)
         if address.key:
             with _named("keyfile", address.key):
-                open(address.key, "rb").close()
+                _check_file(address.key)
         with _named("certfile or keyfile", address.key or address.certificate):
             # A key that is encrypted must not ask for its password at a terminal.
             context.load_cert_chain(address.certificate, address.key or None, lambda: address.key_password)
     return context
+
+
+def _check_file(path: str) -> None:
+    """Raise OSError if it cannot be read, or is no file of a reasonable size.  A device or a pipe would hold up all
+    links for ever, or take what the broker says to their process."""
+    if path:
+        found = os.stat(path)
+        if not S_ISREG(found.st_mode):
+            raise OSError(EINVAL, "it is no regular file")
+        if found.st_size > FILE_OCTETS_MAX:
+            raise OSError(EFBIG, os.strerror(EFBIG))
+        open(path, "rb").close()
 
 
 @contextmanager
