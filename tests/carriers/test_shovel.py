@@ -2,15 +2,17 @@
 
 import os
 import signal
+import time
 
 import pika
 import pytest
-from tests.broker import reserved_port
+from tests.broker import SECONDS, reserved_port
 from tests.carriers import rounds
 from tests.carriers.ends import ask, await_true, bodies, fill, headers, numbered, shovel, take, uri
 from tests.server import clients
 
 from brokerd.carriers import shovel as shovels
+from brokerd.carriers.carriage import KEPT_OCTETS_MAX
 from brokerd.carriers.shovel import IDS
 from brokerd.queues.tracked import MADE_UP
 
@@ -34,6 +36,15 @@ def test_all_messages_come_in_the_order_of_their_queue_with_properties_and_large
     assert bodies(found) == sent
     assert {(p.content_type, p.message_id, p.delivery_mode) for _, p, _ in found} == {("text/plain", "m", 2)}
     assert found[0][1].headers == {"h": [1, {"a": True}]}
+    await_true(lambda: ask(here, "queue show", queue="from")["messages"] == 0)
+
+
+@pytest.mark.parametrize("mode", ["on-confirm", "on-publish", "no-ack"])
+def test_a_message_that_is_larger_than_what_a_link_keeps_at_a_time_passes(pair, mode):
+    here, there = pair
+    fill(here, "from", [bytes(KEPT_OCTETS_MAX + 1), b"end"])
+    shovel(here, src_queue="from", dest_uri=uri(there), dest_queue="to", ack_mode=mode)
+    assert list(map(len, bodies(take(there, "to", 2)))) == [KEPT_OCTETS_MAX + 1, 3]
     await_true(lambda: ask(here, "queue show", queue="from")["messages"] == 0)
 
 
@@ -125,6 +136,17 @@ def test_a_shovel_with_an_end_stops_there_and_its_parameter_goes(pair):
     shovel(here, src_queue="from", dest_uri=uri(there), dest_queue="to", src_delete_after="queue-length")
     await_true(lambda: not ask(here, "parameter list")["items"])
     assert bodies(take(there, "to", 13)) == numbered(13, start=7)
+
+
+def test_a_shovel_that_is_set_again_as_soon_as_it_has_done_its_work_works_again(pair):
+    here, there = pair
+    for turn in range(30):
+        fill(here, "from", [b"%d" % turn]).connection.close()
+        shovel(here, src_queue="from", dest_uri=uri(there), dest_queue="to", src_delete_after="queue-length")
+        deadline = time.monotonic() + SECONDS
+        while ask(here, "shovel list")["items"]:
+            assert time.monotonic() < deadline, turn
+    assert bodies(take(there, "to", 30)) == numbered(30)
 
 
 def test_a_paused_shovel_carries_nothing_also_after_a_restart(pair):

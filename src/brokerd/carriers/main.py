@@ -5,6 +5,7 @@ Standard input has a line of JSON first, and stays open: its end is the broker's
     {"directory": ..., "secret": ..., "broker": ..., "cluster": ..., "links": [...]}  where the broker is, all links
     {"cluster": ..., "links": [...]}                    all links, anew: some have changed, or the cluster's name has
     {"restart": [kind, vhost, name, upstream]}          begin this one anew
+    {"forget": [kind, vhost, name, upstream]}           its parameter has gone: a later one of the name is another link
     {"ended": [key, ...], "number": n}                  say when these, which have gone or changed, move nothing more
 
 Standard output tells the broker, a line of JSON each: {"state": {...}} of a link that has changed, {"gone": [key]},
@@ -104,6 +105,13 @@ class Links:
         if link is not None:
             self._end(link)
             self._begin(link.spec)
+
+    def forget(self, key: LinkKey) -> None:
+        """End a link that has done its work: if there is one of this key later, it is another one, although it may have
+        the same definition."""
+        link = self.by_key.get(key)
+        if link is not None and link.state.state == states.TERMINATED:
+            self._end(link, gone=True)
 
     def _begin(self, spec: Spec) -> None:
         link = make(spec, self.around)
@@ -231,6 +239,8 @@ async def _serve(loop: asyncio.AbstractEventLoop) -> int:
                 links.replace(said["links"], said["cluster"])
             if "ended" in said:
                 links.tell_end([LinkKey(*key) for key in said["ended"]], said["number"])
+            if "forget" in said:
+                links.forget(LinkKey(*said["forget"]))
             if "restart" in said:
                 links.restart(LinkKey(*said["restart"]))
 

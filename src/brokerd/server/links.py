@@ -116,7 +116,7 @@ class Links(Child):
 
     def _take_rows(self, rows: list[dict[str, Any]]) -> None:
         self._tell_missing({LinkKey(*row["key"]): row["missing"] for row in rows if "missing" in row})
-        self._rows = [row for row in rows if "missing" not in row]
+        self._rows = [row for row in rows if "missing" not in row and self._is_there(row)]
         if self._rows and self.pid:
             self.tell(self._told())
         elif self._rows and self._timer is None:
@@ -125,6 +125,11 @@ class Links(Child):
         elif not self._rows and (self.pid or self._timer is not None):
             self.tell(self._told())  # What links have made elsewhere goes before the process does.
             self._work = self._loop.create_task(self._end())
+
+    def _is_there(self, row: dict[str, Any]) -> bool:
+        """False for a shovel that was removed since its row was looked for: the process has perhaps forgotten it."""
+        kind, vhost, name, _ = row["key"]
+        return kind != SHOVEL or Key(SHOVEL, vhost, name) in self._node.parameters
 
     def _tell_missing(self, missing: dict[LinkKey, str]) -> None:
         """Have a state for each link that cannot be, so that lists and the log say why."""
@@ -243,6 +248,7 @@ class Links(Child):
             return [node.parameters.changed(gone=[name, name._replace(component=PAUSED)])]
 
         def then() -> None:
+            self.tell({"forget": list(key)})
             node.tell("parameter.cleared", {"vhost": key.vhost, "component": SHOVEL, "name": key.name})
 
         def done(_: object, error: Exception | None) -> None:
