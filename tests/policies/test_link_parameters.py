@@ -24,7 +24,7 @@ OF_SHOVELS = [
     ({"src-queue": ...}, "Must specify 'src-exchange' or 'src-queue'"),
     ({"src-exchange": "x"}, "Cannot specify 'src-exchange' and 'src-queue'"),
     ({"dest-exchange": "x"}, "Cannot specify 'dest-exchange' and 'dest-queue'"),
-    ({"zzz": 1, "yyy": "a"}, 'Unrecognised terms [{<<"zzz">>,1},{<<"yyy">>,<<"a">>}] in s'),
+    ({"zzz": 1, "yyy": "a"}, 'Unrecognised terms [{<<"yyy">>,<<"a">>},{<<"zzz">>,1}] in s'),
     ({"src-prefetch-count": "x"}, 'src-prefetch-count should be a number, actually was <<"x">>'),
     ({"src-prefetch-count": True}, "src-prefetch-count should be a number, actually was true"),
     ({"prefetch-count": 70000}, "prefetch-count should be a number less than or equal to 65535, actually was 70000"),
@@ -36,6 +36,10 @@ OF_SHOVELS = [
     ({"reconnect-delay": -1}, "reconnect-delay should be a number greater than or equal to 0, actually was -1"),
     ({"src-delete-after": "x"}, 'src-delete-after should be a number greater than or equal to 0, "never" or '
                                 '"queue-length", actually was <<"x">>'),
+    ({"reconnect-delay": 1e308},
+     "reconnect-delay should be a number less than or equal to 4294967296, actually was 1e+308"),
+    ({"src-delete-after": 1 << 33},
+     "src-delete-after should be a number less than or equal to 4294967296, actually was 8589934592"),
     ({"src-delete-after": 5, "ack-mode": "no-ack"}, "Cannot specify 'no-ack' and numerical 'delete-after'"),
     ({"dest-add-forward-headers": "x"}, 'dest-add-forward-headers should be boolean, actually was <<"x">>'),
     ({"src-uri": 5}, "src-uri should be list, actually was 5"),
@@ -89,7 +93,8 @@ def test_an_upstream_is_refused_in_rabbitmqs_words(changes, fault):
     ([{}], 'Key "upstream" not found in s'), ([{"upstream": 5}], "upstream should be binary, actually was 5"),
     ([{"upstream": "u"}, {"upstream": "u", "uri": "amqp://"}], 'Unrecognised terms [{<<"uri">>,<<"amqp://">>}] in s'),
     ([{"upstream": "u", "max-hops": "x"}], 'max-hops should be a number, actually was <<"x">>'),
-    ([5], "s not a list 5"), (5, "s not a list 5"), ({}, "s not a list #{}"),
+    ([5], "s not a list 5"), (5, "s not a list 5"), ({"a": 1}, 's not a list #{<<"a">> => 1}'),
+    ([[]], 'Key "upstream" not found in s'),
 ])
 def test_a_set_of_upstreams_is_refused_in_rabbitmqs_words(value, fault):
     assert found("federation-upstream-set", value) == [fault]
@@ -125,7 +130,17 @@ def test_everything_that_is_wrong_is_told():
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("value", [5, "a", None, [], [{}]])
+def test_a_list_is_a_table_without_keys_as_php_writes_an_empty_one():
+    assert found("shovel", [5]) == [
+        "Must specify 'src-exchange' or 'src-queue'", "Unrecognised terms [5] in s", 'Key "dest-uri" not found in s',
+        'Key "src-uri" not found in s']
+    assert found("federation-upstream", []) == ['Key "uri" not found in s']
+    assert found("federation-upstream-set", {}) == []
+    tables = {key: [] for key in ("src-queue-args", "dest-queue-args", "src-consumer-args", "publish-properties")}
+    assert found("shovel", {**SHOVEL, **tables}) == []
+
+
+@pytest.mark.parametrize("value", [5, "a", None, True])
 @pytest.mark.parametrize("component", ["shovel", "federation-upstream"])
 def test_a_value_of_another_type_is_refused(component, value):
     assert found(component, value)[0].startswith("s not a list ")

@@ -13,6 +13,7 @@ from typing import Any
 from brokerd.links.definition import SHOVEL, UPSTREAM
 
 MASK = "***"
+PORT_MAX = 65535
 AMQP_SCHEMES = ("amqp", "amqps")
 URI_KEYS = {SHOVEL: ("src-uri", "dest-uri"), UPSTREAM: ("uri",)}  # the keys of a component that hold addresses
 # Parameters behind the question mark (RabbitMQ).  Others are left out.
@@ -27,6 +28,7 @@ _AUTHORITY = re.compile(r"^([^:/?#]+://)([^/?#]*)@(.*)$", re.DOTALL)
 _LOOSE = re.compile(r"^([^:/?#]+://|)(.*)@(.*)$", re.DOTALL)
 _SECRET_PARAMETER = re.compile(r"([?&]password=)[^&#]*")
 _SECRET_NAME = re.compile("pass|secret|pwd", re.IGNORECASE)
+_PORT = re.compile(r"^[^/?#]*//[^/?#]*:([0-9]{1,20})(?:[/?#]|$)")
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
 
@@ -116,7 +118,10 @@ def _with_uris(component: str, value: Any, change: Callable[[str, int, str], str
 def fault(uri: str, schemes: tuple[str, ...] = AMQP_SCHEMES) -> str | None:
     """What is wrong with the address, as RabbitMQ words it, or None.  The text has no password."""
     reason = _reason(uri, schemes)
-    return None if reason is None else f'"{masked(uri)}" not a valid URI: {{{reason},"{masked(uri)}"}}'
+    if reason is None:
+        return None
+    term = f'"{masked(uri)}"' if uri else "[]"  # Erlang has no empty text.
+    return f'"{masked(uri)}" not a valid URI: {{{reason},{term}}}'
 
 
 def _reason(uri: str, schemes: tuple[str, ...]) -> str | None:
@@ -130,11 +135,14 @@ def _reason(uri: str, schemes: tuple[str, ...]) -> str | None:
         parts = urlsplit(uri)
         port = parts.port
     except ValueError:
+        found = _PORT.search(uri)
+        if found is not None and int(found[1]) > PORT_MAX:
+            return f"{{port_out_of_range,{int(found[1])}}}"
         return "{unable_to_parse_uri,invalid_host_or_port}"
     if parts.scheme not in schemes:
         return f'{{unexpected_uri_scheme,"{parts.scheme}"}}'
     if port == 0:
-        return "{unable_to_parse_uri,invalid_host_or_port}"
+        return "{port_out_of_range,0}"
     if not parts.hostname and (parts.scheme != "amqp" or parts.netloc):
         return "{unable_to_parse_uri,no_host}"
     if parts.scheme not in AMQP_SCHEMES:

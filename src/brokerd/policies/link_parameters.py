@@ -17,6 +17,7 @@ MayEnter = Callable[[str], bool]  # whether who sets the parameter may use that 
 NAME_OCTETS_MAX = 255
 WHOLE_NUMBERS = range(-(1 << 63), 1 << 63)  # that a table of AMQP can have
 DEPTH_MAX = 16  # of tables in tables
+NUMBER_MAX = 1 << 32
 
 
 def faults(component: str, name: str, value: Any, *, vhost: str, user: str, may_enter: MayEnter) -> list[str]:
@@ -86,11 +87,11 @@ def _is_number(value: Any, kind: Any = int) -> bool:
     return isinstance(value, kind) and not isinstance(value, bool)
 
 
-def _number(low: int, high: int = 1 << 32) -> Check:
-    """A whole number; ends included."""
+def _number(low: int, high: int = NUMBER_MAX, kind: Any = int) -> Check:
+    """A whole number, or one of another kind; ends included."""
 
     def check(key: str, value: Any) -> str | None:
-        if not _is_number(value):
+        if not _is_number(value, kind) or value != value:
             return f"{key} should be a number, actually was {shown(value)}"
         if value < low:
             return f"{key} should be a number greater than or equal to {low}, actually was {value}"
@@ -99,10 +100,7 @@ def _number(low: int, high: int = 1 << 32) -> Check:
     return check
 
 
-def _seconds(key: str, value: Any) -> str | None:
-    if not _is_number(value, int | float) or value != value:
-        return f"{key} should be a number, actually was {shown(value)}"
-    return None if value >= 0 else f"{key} should be a number greater than or equal to 0, actually was {value}"
+_seconds = _number(0, kind=int | float)
 
 
 def _one_of(*words: str) -> Check:
@@ -116,14 +114,18 @@ def _one_of(*words: str) -> Check:
 
 
 def _delete_after(key: str, value: Any) -> str | None:
-    if value in (NEVER, QUEUE_LENGTH) or (_is_number(value) and value >= 0):
+    if value in (NEVER, QUEUE_LENGTH) or (_is_number(value) and 0 <= value <= NUMBER_MAX):
         return None
+    if _is_number(value) and value > NUMBER_MAX:
+        return _number(0)(key, value)
     return (f'{key} should be a number greater than or equal to 0, "never" or "queue-length", actually was '
             f"{shown(value)}")  # fmt: skip
 
 
 def _table(key: str, value: Any) -> str | None:
     """A table of AMQP, such as arguments."""
+    if value == []:  # As PHP writes an empty table (RabbitMQ).
+        return None
     if not isinstance(value, dict):
         return f"{key} not a list {shown(value)}"
     for name, each in value.items():
@@ -142,6 +144,8 @@ def _fits_a_table(value: Any, depth: int) -> bool:
 
 
 def _properties(key: str, value: Any) -> str | None:
+    if value == []:
+        return None
     if not isinstance(value, dict):
         return f"{key} not a list {shown(value)}"
     return next(_keys(key, value, _PROPERTIES), None)
@@ -154,9 +158,13 @@ _PROPERTIES: dict[str, Check] = {
 }  # fmt: skip
 
 
-def _keys(name: str, value: Mapping[str, Any], checks: Mapping[str, Check], *needed: str) -> Iterator[str]:
-    """The faults of a table whose keys are those of ``checks``; ``needed``: those that must be there."""
-    unknown = [f"{{{shown(key)},{shown(value[key], key)}}}" for key in value if key not in checks]
+def _keys(name: str, value: Mapping[str, Any] | list[Any], checks: Mapping[str, Check], *needed: str) -> Iterator[str]:
+    """The faults of a table whose keys are those of ``checks``; ``needed``: those that must be there.  A list is a
+    table without keys, of which nothing is recognised (RabbitMQ)."""
+    if isinstance(value, list):
+        unknown, value = [shown(each) for each in value], {}
+    else:
+        unknown = [f"{{{shown(key)},{shown(value[key], key)}}}" for key in sorted(value) if key not in checks]
     if unknown:
         yield f"Unrecognised terms [{','.join(unknown)}] in {name}"
     for key in needed:
@@ -173,19 +181,20 @@ def _keys(name: str, value: Mapping[str, Any], checks: Mapping[str, Check], *nee
 
 
 def _shovel(setter: _Setter, name: str, value: Any) -> Iterator[str]:
-    if not isinstance(value, dict):
+    if not isinstance(value, dict | list):
         yield f"{name} not a list {shown(value)}"
         return
-    if "src-exchange" not in value and "src-queue" not in value:
+    given = value if isinstance(value, dict) else {}
+    if "src-exchange" not in given and "src-queue" not in given:
         yield "Must specify 'src-exchange' or 'src-queue'"
-    elif "src-exchange" in value and "src-queue" in value:
+    elif "src-exchange" in given and "src-queue" in given:
         yield "Cannot specify 'src-exchange' and 'src-queue'"
-    after = value.get("src-delete-after", value.get("delete-after"))
-    if _is_number(after) and value.get("ack-mode") == "no-ack":
+    after = given.get("src-delete-after", given.get("delete-after"))
+    if _is_number(after) and given.get("ack-mode") == "no-ack":
         yield "Cannot specify 'no-ack' and numerical 'delete-after'"
-    if "dest-exchange" in value and "dest-queue" in value:
+    if "dest-exchange" in given and "dest-queue" in given:
         yield "Cannot specify 'dest-exchange' and 'dest-queue'"
-    to = value.get("dest-uri")
+    to = given.get("dest-uri")
     to = to if isinstance(to, list) else []
     web = [each.lower().startswith(HTTP_SCHEMES) for each in to if isinstance(each, str)]
     if any(web) and not all(web):
@@ -230,18 +239,20 @@ _SHOVEL_KEYS: dict[str, Check] = {
 
 
 def _upstream(setter: _Setter, name: str, value: Any) -> Iterator[str]:
-    if not isinstance(value, dict):
+    if not isinstance(value, dict | list):
         yield f"{name} not a list {shown(value)}"
         return
     yield from _keys(name, value, {**_UPSTREAM_KEYS, "uri": setter.uris(*AMQP_SCHEMES)}, "uri")
 
 
 def _upstream_set(setter: _Setter, name: str, value: Any) -> Iterator[str]:
+    if value == {}:
+        return
     if not isinstance(value, list):
         yield f"{name} not a list {shown(value)}"
         return
     for each in value:
-        if isinstance(each, dict):
+        if isinstance(each, dict | list):
             yield from _keys(name, each, {"upstream": _text, **_UPSTREAM_KEYS}, "upstream")
         else:
             yield f"{name} not a list {shown(each)}"
