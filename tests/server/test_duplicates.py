@@ -9,6 +9,11 @@ from tests.server.clients import close_all, connect, count, drain
 from tests.store.old_directories import unpack
 from tests.store.old_keys import send
 
+from brokerd.cli.perfclient import Address, Client
+from brokerd.wire import methods
+from brokerd.wire.frames import body_frames, header_frame
+from brokerd.wire.properties import Properties, encode_header
+
 
 @pytest.fixture(autouse=True)
 def closed(broker):
@@ -254,3 +259,38 @@ def test_an_exchange_refuses_what_only_queues_can(channel, name, value, allowed)
         channel.exchange_declare("x", "fanout", arguments={**DEDUPLICATES, name: value})
     assert told.value.args == (406, f"PRECONDITION_FAILED - invalid arg '{name}' for exchange 'x' in vhost '/': "
                                     f"\"'{value}' is not {allowed}\"")
+
+
+def publish(queue, body, headers):
+    """The frames of a publish."""
+    method = methods.BasicPublish(exchange="", routing_key=queue).frame(1)
+    return method + header_frame(1, encode_header(len(body), Properties(headers=headers))) + body_frames(1, body, 4096)
+
+
+def test_among_many_known_keys_each_is_found_whatever_publishes_stand_behind_one_another(broker):
+    """A key is looked for while the publish before is at work: of one without a body, for another queue, a number."""
+    client = Client(Address("127.0.0.1", broker.port, "guest", "guest", "/"))
+    known = 40_000  # so many that their index does not stay in the processor's caches
+    for queue in ("many", "other"):
+        client.declare_queue(queue, durable=True, arguments={**DEDUPLICATES, "x-cache-size": 100_000})
+    client._send(b"".join(publish("many", b"", {"x-deduplication-header": f"k{n}"}) for n in range(known)))
+    frames, new, others = [], 0, 0
+    for n in range(5000):
+        key = f"k{n}" if n % 2 else f"new{n}"
+        body = b"b" * (n % 3)
+        frames.append(publish("many", body, {"other": n, "x-deduplication-header": key}))
+        new += not n % 2
+        if n % 5 == 0:
+            frames.append(publish("other", body, {"x-deduplication-header": f"k{n}"}))
+            others += 1
+        if n % 7 == 0:
+            frames.append(publish("many", body, {"x-deduplication-header": -n - 1, "x-cache-ttl": 3_600_000}))
+            frames.append(publish("many", body, {"x-deduplication-header": -n - 1}))
+            new += 1
+        if n % 11 == 0:
+            frames.append(publish("many", body, {}))
+            new += 1
+    client._send(b"".join(frames))
+    assert client.declare_queue("many", durable=True, passive=True) == known + new
+    assert client.declare_queue("other", durable=True, passive=True) == others
+    client.drop()

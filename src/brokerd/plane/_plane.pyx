@@ -143,7 +143,7 @@ cdef extern from "hot.h" nogil:
     int PROPERTY_DEPTH
     int64_t number_of(const uint8_t *, uint64_t)
     int O_CLOEXEC, O_DIRECTORY, F_DUPFD_CLOEXEC, MSG_DONTWAIT, MSG_NOSIGNAL
-    int MADV_POPULATE_READ, MADV_POPULATE_WRITE, MADV_RANDOM, MADV_WILLNEED
+    int MADV_HUGEPAGE, MADV_POPULATE_READ, MADV_POPULATE_WRITE, MADV_RANDOM, MADV_WILLNEED
     ctypedef struct stat_t "struct stat":
         off_t st_size
         unsigned int st_mode

@@ -14,6 +14,7 @@
 
 cdef enum:
     NOT_PLAIN = -1              # of check_keys()
+    SLOTS_MANY = 1 << 16        # of an index that is too large for the fast caches
     FEW_TARGETS = 8             # need no memory of their own
     ROWS_FIRST = 64
 
@@ -161,6 +162,40 @@ cdef bint find_key(const window_t *w, const message_t *m, const uint8_t *propert
     return True
 
 
+cdef inline bint find_key_of(const window_t *w, const message_t *m, const uint8_t *properties, uint64_t *hash_,
+                             int64_t *ttl) noexcept nogil:
+    """find_key(), where the key was perhaps found already."""
+    if ahead.properties == properties and ahead.rule == w:
+        hash_[0] = ahead.hash
+        ttl[0] = ahead.ttl
+        return True
+    return find_key(w, m, properties, hash_, ttl)
+
+
+cdef void look_ahead(const window_t *w, const message_t *m) noexcept nogil:
+    """Find the key of the publish behind this one, if that goes to the same place, and have the processor fetch its slot
+    while this one is stored: in a large index a slot takes longer to come than the rest of a publish."""
+    cdef const uint8_t *p = m.body + m.body_n + (m.body_n > 0)
+    cdef const uint8_t *method = m.names - 6
+    cdef uint32_t method_n = m.names_n + 7, header_n
+    cdef known_t known
+    ahead.properties = NULL
+    if m.body < ahead.begin or m.body >= ahead.end or w.by_content or w.group_from != GROUP_NONE:
+        return
+    if <size_t>(ahead.end - p) < method_n + 30 or memcmp(p, method - 7, 7 + method_n):
+        return
+    p += 8 + method_n
+    header_n = be32(p + 3)
+    if p[0] != FRAME_HEADER or header_n < 14 or <size_t>(ahead.end - p) < <size_t>header_n + 8:
+        return
+    if properties_are_whole(p + 19, p + 7 + header_n, &known) and find_header_key(w, p + 19, &ahead.hash, &ahead.ttl):
+        ahead.properties = p + 19
+        ahead.rule = w
+        slot_prefetch(&w.ring, ahead.hash)
+        if UNLIKELY(w.old.keys != NULL):
+            slot_prefetch(&w.old, ahead.hash)
+
+
 cdef bint find_header_key(const window_t *w, const uint8_t *properties, uint64_t *hash_, int64_t *ttl) noexcept nogil:
     """find_key() by headers alone."""
     cdef const uint8_t *table = property_at(properties, PROPERTY_HEADERS)
@@ -268,7 +303,7 @@ cdef int check_keys(check_t *k, route_t *r, const message_t *m, const uint8_t *p
     k.exchange_knows = k.has_key = False
     if r.learner != NULL:
         last = r.learner.window
-        if not find_key(last, m, properties, &hash_, &k.keys.ttl):
+        if not find_key_of(last, m, properties, &hash_, &k.keys.ttl):
             check_free(k)
             return NOT_PLAIN
         k.has_key = hash_ != 0
@@ -282,7 +317,7 @@ cdef int check_keys(check_t *k, route_t *r, const message_t *m, const uint8_t *p
             continue
         if last == NULL or not has_rule_of(last, q.window):
             last = q.window
-            if not find_key(last, m, properties, &hash_, &k.keys.ttl):
+            if not find_key_of(last, m, properties, &hash_, &k.keys.ttl):
                 check_free(k)
                 return NOT_PLAIN
             k.has_key |= hash_ != 0
@@ -307,6 +342,8 @@ cdef int check_keys(check_t *k, route_t *r, const message_t *m, const uint8_t *p
         k.keys.n += 1
     if k.exchange_knows:
         k.left_n = k.replaced = 0
+    if last != NULL and last.ring.slots_mask >= SLOTS_MANY:
+        look_ahead(last, m)
     memset(k.took, 0, n)
     return 0
 

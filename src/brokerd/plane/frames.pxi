@@ -213,6 +213,7 @@ cdef int parse(conn_t *conn, const uint8_t *p, const uint8_t *end, size_t *done,
     cdef const uint8_t *start = p
     cdef size_t used = 0
     cdef int status
+    ahead_begin(p, end)
     if UNLIKELY(conn.deaf):
         done[0] = end - p
         return MORE

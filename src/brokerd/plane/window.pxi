@@ -24,6 +24,7 @@ cdef enum:
     KEYS_FORGOTTEN = 64         # expired keys that one new key removes at most
     KEYS_SQUEEZED = 8           # oldest entries that one new key moves or drops at most
     KEYS_AHEAD = 4              # how many entries before its turn the processor is asked for the slot of the oldest one
+    HUGE_PAGE = 1 << 21         # octets
     KEY_ROW = 24                # octets: order u8, hash u8, expires i8, as in store/format.py
 
     ON_DUPLICATE_ACK = 0        # window_t.action: the message is confirmed, and not stored
@@ -48,6 +49,24 @@ cdef extern from *:
     uint32_t NO_SLOT
     uint32_t ENTERED            # set in each slot that is not free
     uint32_t KEYS_MOST          # places of the largest ring
+
+
+cdef struct ahead_t:            # the key of the publish behind the one at work, found while that one is stored
+    const uint8_t *begin        # of the octets that are parsed
+    const uint8_t *end
+    const uint8_t *properties   # whose key it is; NULL: none was found
+    const window_t *rule        # by which it was found
+    uint64_t hash
+    int64_t ttl
+
+cdef ahead_t ahead              # The loop's thread parses one client's octets at a time.
+
+
+cdef inline void ahead_begin(const uint8_t *begin, const uint8_t *end) noexcept nogil:
+    """These octets are parsed from now on."""
+    ahead.begin = begin
+    ahead.end = end
+    ahead.properties = NULL
 
 
 cdef extern from *:
@@ -104,9 +123,35 @@ cdef inline uint32_t keyring_capacity(const keyring_t *r) noexcept nogil:
     return r.mask + 1 if r.keys != NULL else 0
 
 
+cdef uint64_t *slots_new(size_t octets) noexcept nogil:
+    """Memory for an index, all 0, that is read at any place: where it is long enough, of huge pages.  With small ones the
+    processor looks for the page at each key, which takes a virtual machine longer than the slot itself.  NULL: there is no
+    memory."""
+    cdef uint8_t *m
+    cdef size_t lead
+    if octets < HUGE_PAGE:
+        return <uint64_t *>calloc(1, octets)
+    m = <uint8_t *>mmap(NULL, octets + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+    if m == MAP_FAILED:
+        return NULL
+    lead = -<size_t>m & <size_t>(HUGE_PAGE - 1)
+    if lead:
+        munmap(m, lead)
+    munmap(m + lead + octets, HUGE_PAGE - lead)
+    madvise(m + lead, octets, MADV_HUGEPAGE)        # Where that is not to be had, it is as it was.
+    return <uint64_t *>(m + lead)
+
+
+cdef void slots_free(uint64_t *slots, size_t octets) noexcept nogil:
+    if octets < HUGE_PAGE or slots == NULL:
+        free(slots)
+    else:
+        munmap(slots, octets)
+
+
 cdef void keyring_free(keyring_t *r) noexcept nogil:
     free(r.keys)
-    free(r.slots)
+    slots_free(r.slots, (<size_t>r.slots_mask + 1) * sizeof(uint64_t))
     memset(r, 0, sizeof(keyring_t))
 
 
@@ -129,6 +174,7 @@ cdef void window_move(window_t *w, uint64_t most) noexcept nogil:
         old = w.old.keys + (<uint32_t>w.moved & w.old.mask)
         key = w.ring.keys + (<uint32_t>w.moved & w.ring.mask)
         key[0] = old[0]
+        slot_prefetch(&w.ring, w.old.keys[<uint32_t>(w.moved + KEYS_MOVED) & w.old.mask].hash)  # the next call's
         if old.hash:
             slot_put(&w.ring, old.hash, w.moved)
             old.hash = 0
@@ -160,10 +206,9 @@ cdef int window_set_capacity(window_t *w, uint32_t capacity) noexcept nogil:
     ring.mask = capacity - 1
     ring.slots_mask = 2 * capacity - 1
     ring.keys = <key_t *>malloc(capacity * sizeof(key_t))
-    ring.slots = <uint64_t *>calloc(2 * <size_t>capacity, sizeof(uint64_t))
+    ring.slots = slots_new(2 * <size_t>capacity * sizeof(uint64_t))
     if ring.keys == NULL or ring.slots == NULL:
-        free(ring.keys)
-        free(ring.slots)
+        keyring_free(&ring)
         return ENOMEM
     window_move(w, w.grown - w.moved)       # Only one old ring at a time.  As a rule it was emptied long ago.
     w.old = w.ring
@@ -338,12 +383,14 @@ cdef class Window:
         self.set_header(header)
 
     cdef void set_header(self, bytes header):
+        ahead.properties = NULL
         self.header = header
         self.w.header = <const uint8_t *>self.header
         self.w.header_n = <uint32_t>len(header)
 
     def set_rule(self, *, bint by_content, bint waiting, uint8_t action, uint8_t group_from, bytes group not None=b"",
                  uint8_t group_property=0):
+        ahead.properties = NULL
         self.w.by_content = by_content
         self.w.waiting = waiting
         self.w.action = action
@@ -358,6 +405,7 @@ cdef class Window:
         return key.seq if key != NULL else 0
 
     def __dealloc__(self):
+        ahead.properties = NULL
         keyring_free(&self.w.ring)
         keyring_free(&self.w.old)
 
@@ -386,6 +434,7 @@ cdef class Window:
 
     @hash_key.setter
     def hash_key(self, HashKey hash_key):
+        ahead.properties = NULL
         self._hash_key = hash_key
         self.w.hash_key = &hash_key.k if hash_key is not None else NULL
 
