@@ -45,6 +45,12 @@ def test_a_stream_is_durable_and_belongs_to_no_one(peer, fields, property_):
         406, f"PRECONDITION_FAILED - invalid property '{property_}' for queue 'q' in vhost '/'")
 
 
+@rabbitmq("3.10 names them; later ones refuse", always=True)
+def test_a_stream_has_a_name(peer):
+    assert peer.refusal(methods.QueueDeclare(queue="", durable=True, arguments=STREAM)) == (
+        406, 'PRECONDITION_FAILED - Cannot declare a server-named queue for type <<"stream">>')
+
+
 @pytest.mark.parametrize(("argument", "value"), [
     ("x-expires", 5), ("x-message-ttl", 5), ("x-overflow", "drop-head"), ("x-max-priority", 5),
     ("x-dead-letter-exchange", "e"),
@@ -221,6 +227,16 @@ def test_an_offset_that_is_given_counts_more_than_the_one_that_is_kept(peer, str
 
 
 @rabbitmq("it keeps offsets over its own protocol only")
+@pytest.mark.parametrize("more", [{}, {"x-stream-filter-sql": "TRUE"}, {"x-single-active-consumer": True}])
+def test_a_named_reader_that_waited_for_an_offset_far_off_begins_with_the_next_message(peer, stream, more):
+    read(peer, stream, 1_000_000, **NAMED, **more)
+    peer.put(stream, b"6")                              # Before its offset: it goes to no one.
+    peer.ask(methods.BasicCancel(consumer_tag="t"))
+    read(peer, stream, **NAMED, **more)
+    assert came(peer, 1) == expected(6, 6)
+
+
+@rabbitmq("it keeps offsets over its own protocol only")
 def test_one_reader_of_a_name_reads_at_a_time(peer, stream):
     read(peer, stream, **NAMED)
     peer.open_channel(2)
@@ -351,6 +367,7 @@ def test_an_expression_that_is_wrong_says_where(peer, stream):
     ("x-stream-partitions", "range", "it must be 'hash'"),
     ("x-single-active-consumer", "yes", "it must be true or false"),
     ("x-stream-automatic-offset-tracking", "often", "it must be true or false"),
+    ("x-stream-automatic-offset-tracking", 1, "it must be true or false"),
 ])
 @rabbitmq("it has fewer arguments, and other words")
 def test_a_wrong_argument_of_a_reader_is_refused_in_words_and_costs_the_channel_alone(

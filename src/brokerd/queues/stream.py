@@ -147,9 +147,9 @@ def reader_name(queue: "Queue", arguments: Mapping[str, Any], tag: str) -> str |
         if reason is not None:
             raise PreconditionFailed(f"invalid arg 'x-stream-reader' for {queue}: {reason}")
     tracking = arguments.get("x-stream-automatic-offset-tracking", name is not None)
-    if tracking in (False, "false"):
+    if tracking is False or tracking == "false":
         return None
-    if tracking not in (True, "true"):
+    if tracking is not True and tracking != "true":
         raise PreconditionFailed(
             f"invalid arg 'x-stream-automatic-offset-tracking' for {queue}: it must be true or false"
         )
@@ -216,17 +216,17 @@ def begin_reading(queue: "Queue", arguments: Mapping[str, Any], tag: str) -> Non
     names = reading(queue)
     if name in names:
         raise AccessRefused(f"reader '{name}' of {queue} in exclusive use")
-    # Until the first ack it is kept from here on.  Where the place is not found yet, that may be too early, never too
-    # late.
+    # Until the first ack it is kept from here on.  Where the place is not found yet, or is yet to come, that may be too
+    # early, never too late.
     begins = {"next": queue.next_seq, "offset": max(value, 1), "back": max(queue.next_seq - value, 1)}
-    first_kept = begins.get(start, stream.first_offset)
+    first_kept = min(begins.get(start, stream.first_offset), queue.next_seq)
     try:
         slot = tracked_of(queue).claim(name, first_kept, Clock().epoch_ns(), names)
     except OSError as error:
         raise PreconditionFailed(f"the offset of reader '{name}' of {queue} cannot be kept: {error}") from error
     goes_on = "x-stream-offset" not in arguments and slot.offset is not None
     if slot.offset is None:
-        kept = first_kept
+        kept = first_kept if begins.get(start, 0) <= first_kept else 0
     elif goes_on:
         start, value, kept = "offset", slot.offset, slot.offset
     else:  # Where it begins beyond what is kept, the messages between are not acknowledged.

@@ -186,8 +186,9 @@ class Access:
                 name, arguments, durable=durable, exclusive=exclusive, auto_delete=auto_delete
             )
         if not name:
-            if arguments.get("x-queue-type") == "quorum":
-                raise PreconditionFailed('Cannot declare a server-named queue for type <<"quorum">>')
+            if arguments.get("x-queue-type") in ("quorum", "stream"):
+                kind = arguments["x-queue-type"]
+                raise PreconditionFailed(f'Cannot declare a server-named queue for type <<"{kind}">>')
             # The same name again, if a permission for it had to be asked for.
             name = self.promised = self.promised or names.random_name(names.SERVER_NAMED_PREFIX)
         else:
