@@ -11,6 +11,8 @@ Rows, in microseconds of the broker's CPU for each message unless they say other
     hot     As exclusive, behind 1,000,000 messages of one group, of which the first is out; what their memory is, and
             what it costs to look past one of them.
     live    1,000,000 groups with a message out each: octets of memory beyond the same without groups.
+    back    100,000 messages that are out come back at once, by one basic.nack: of one sticky group, and of as many
+            groups with a message each.
     retry   1,000,000 messages come back and wait for a retry, until all are ready again: what that costs beyond the
             same without a delay.  In a queue without groups, and in one with a group for each message.
     noisy   100,000 messages of one group before those of 1,000 quiet ones; ten workers, one message a step each.
@@ -219,20 +221,22 @@ def cost(target: Target, rounds: int) -> Iterator[Line]:
 
 
 def hot(target: Target, rounds: int) -> Iterator[Line]:
-    """Row hot."""
-    with Place(target, EXCLUSIVE) as place:
+    """Row hot: rounds with the hot group take turns with rounds in a broker without it."""
+    with Broker() as fresh, Place(fresh.target, EXCLUSIVE) as free, Place(target, EXCLUSIVE) as place:
         place.put(again("hot"), MANY)
         place.take_first()
-        workers, cpu, before = place.hire(), Cpu(target), place.memory()
+        workers, others, cpu, before = place.hire(), free.hire(), Cpu(target), place.memory()
         cpu.start()
-        for worker in workers:
+        for worker in (*workers, *others):
             worker.consume()
         place.client.send(publish("other"))
         drain(workers, 1)  # All of the hot group has been looked past.
         yield Line("looked past", cpu.us_each(MANY), "us")
         yield Line("memory of what was looked past", (place.memory() - before) / 1024, "MiB", 16)
-        with_it = [rotation(place, workers, 10 * GROUPS) for _ in range(rounds + 1)]
-    without = [measure(target, EXCLUSIVE, 10 * GROUPS) for _ in range(rounds + 1)]
+        with_it, without = [], []
+        for _ in range(rounds + 1):
+            with_it.append(rotation(place, workers, 10 * GROUPS))
+            without.append(rotation(free, others, 10 * GROUPS))
     yield Line("behind the hot group", statistics.median(with_it[1:]), "us", best=min(with_it[1:]))
     yield Line("without it", statistics.median(without[1:]), "us", best=min(without[1:]))
     yield Line("with / without", statistics.median(with_it[1:]) / statistics.median(without[1:]), "times", 1.1,
@@ -296,6 +300,28 @@ def retry(target: Target, _rounds: int) -> Iterator[Line]:
         yield Line(f"for its retry time{name}", later - at_once, "us", 0.5)
 
 
+def back(target: Target, _rounds: int) -> Iterator[Line]:
+    """Row back."""
+    costs = []
+    for groups in (numbered(), again("one")):
+        with Place(target, STICKY) as place:
+            place.put(groups, NOISE)
+            (worker,) = place.hire(1, prefetch=0)
+            worker.consume()
+            count = 0
+            while count < NOISE:
+                count += len(worker.read())
+            cpu = Cpu(target)
+            worker.client.request((60, 30), shortstr("t") + b"\0", (60, 31))
+            cpu.start()
+            worker.client.send(method(1, (60, 120), bytes(8) + b"\3"))
+            worker.client.ask((20, 20), b"\1")  # channel.flow: it is answered when all have come back.
+            costs.append(cpu.us_each(NOISE))
+    yield Line("come back, each a group", costs[0], "us")
+    yield Line("come back, one group", costs[1], "us")
+    yield Line("one group / each a group", costs[1] / costs[0], "times", 1.3)
+
+
 # --- noisy
 
 
@@ -357,7 +383,7 @@ def noisy(target: Target, _rounds: int) -> Iterator[Line]:
 
 
 ROWS: dict[str, Callable[[Target, int], Iterator[Line]]] = {
-    "cost": cost, "hot": hot, "live": live, "retry": retry, "noisy": noisy,
+    "cost": cost, "hot": hot, "live": live, "back": back, "retry": retry, "noisy": noisy,
 }  # fmt: skip
 
 if __name__ == "__main__":

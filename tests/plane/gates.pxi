@@ -273,6 +273,7 @@ cdef class TrialGate(Gate):
         self.trial.owned = owned
         if tells:
             self.trial.gate.headers = trial_headers
+            self.trial.gate.tells = True
         self.trial.gate.attach = trial_attach
         self.trial.gate.detach = trial_detach
         self.trial.gate.dying = trial_dying

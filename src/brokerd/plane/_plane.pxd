@@ -306,6 +306,7 @@ cdef struct gate_t:             # see gate.pxi, where each verb is explained
     bint reads                  # messages stay: one may be out to several consumers at once
     bint lets_go                # ... and places of unacked messages point to rules_t.stand_in, to no segment
     bint drops                  # a length limit drops messages that wait
+    bint tells                  # headers() may add some to the message that take() took last
     bint sent_away              # a consumer left its ring because of TAKE_OTHERS
     uint32_t looked             # messages that take() looked at without handing them out; deliver() reads and clears it
     uint64_t open               # messages that wait and could go out now

@@ -23,7 +23,8 @@
 #    stored      a message came.  It may not be in its file yet: do not look into it (take() may)
 #    letter      writes headers that a dead letter of a message gets, items of a table, and returns their octets: at most
 #                LETTER_HEADERS
-#    headers     writes headers that a delivery adds, items of a table, and returns their octets: at most 400
+#    headers     writes headers that a delivery adds, items of a table, and returns their octets: at most 400.  It is asked while
+#                the gate `tells`
 #    part_with   takes a message that waits out of the gate's keeping: it is aside, and the caller's.  False: it does not wait, or
 #                to find it would take too long
 #    replayed    a settled message is ready again, at its own place

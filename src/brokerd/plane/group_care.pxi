@@ -163,7 +163,7 @@ cdef class Groups(Gate):
         cdef size_t chunks = (self.g.pool.groups_n + GROUP_CHUNK - 1) // GROUP_CHUNK
         cdef size_t of_nodes = (self.g.pool.nodes_n + GROUP_CHUNK - 1) // GROUP_CHUNK
         return (chunks * GROUP_CHUNK * sizeof(group_t) + of_nodes * GROUP_CHUNK * sizeof(node_t)
-                + (self.g.pool.mask + 1 if self.g.pool.slots != NULL else 0) * sizeof(uint32_t))
+                + (self.g.pool.mask + 1 if self.g.pool.slots != NULL else 0) * sizeof(uint64_t))
 
     # ---- groups
 

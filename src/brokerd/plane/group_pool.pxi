@@ -60,7 +60,8 @@ cdef struct group_pool_t:
     uint32_t groups_n           # numbers ever used; number 0 is not used
     uint32_t groups_free        # head of a list by group_t.next
     uint32_t live
-    uint32_t *slots             # numbers of groups; open addressing, linear probing
+    uint64_t *slots             # upper half of the hash << 32 | number of the group, 0 = free; linear probing.  That half says
+                                # where a slot belongs, so that no look at another group is needed
     uint32_t mask               # slots less 1
     node_t **nodes
     uint32_t nodes_n
@@ -240,15 +241,15 @@ cdef int slots_grow(group_pool_t *pool) noexcept nogil:
     """Have room for one group more in the table; 0 or ENOMEM."""
     cdef uint32_t mask = pool.mask * 2 + 1 if pool.slots != NULL else 63
     cdef uint32_t i, at
-    cdef uint32_t *slots
+    cdef uint64_t *slots
     if pool.slots != NULL and pool.live + 1 <= pool.mask - (pool.mask >> 2):
         return 0
-    slots = <uint32_t *>calloc(<size_t>mask + 1, sizeof(uint32_t))
+    slots = <uint64_t *>calloc(<size_t>mask + 1, sizeof(uint64_t))
     if slots == NULL:
         return ENOMEM
     for i in range(pool.mask + 1 if pool.slots != NULL else 0):
         if pool.slots[i]:
-            at = <uint32_t>group_at(pool, pool.slots[i]).hash & mask
+            at = <uint32_t>(pool.slots[i] >> 32) & mask
             while slots[at]:
                 at = (at + 1) & mask
             slots[at] = pool.slots[i]
@@ -260,16 +261,20 @@ cdef int slots_grow(group_pool_t *pool) noexcept nogil:
 
 cdef uint32_t group_find(const group_pool_t *pool, const uint8_t *key, uint32_t n, uint64_t hash_) noexcept nogil:
     """The number of the group with this key; 0: it is not remembered."""
-    cdef uint32_t at = <uint32_t>hash_ & pool.mask
+    cdef uint32_t at = <uint32_t>(hash_ >> 32) & pool.mask
+    cdef uint64_t slot
     cdef group_t *g
     if pool.slots == NULL:
         return 0
-    while pool.slots[at]:
-        g = group_at(pool, pool.slots[at])
-        if g.hash == hash_ and g.key_n == n and memcmp(key_of_group(g), key, n) == 0:
-            return pool.slots[at]
+    while True:
+        slot = pool.slots[at]
+        if slot == 0:
+            return 0
+        if slot >> 32 == hash_ >> 32:
+            g = group_at(pool, <uint32_t>slot)
+            if g.hash == hash_ and g.key_n == n and memcmp(key_of_group(g), key, n) == 0:
+                return <uint32_t>slot
         at = (at + 1) & pool.mask
-    return 0
 
 
 cdef uint32_t group_new(group_pool_t *pool, const uint8_t *key, uint32_t n, uint64_t hash_) noexcept nogil:
@@ -301,10 +306,10 @@ cdef uint32_t group_new(group_pool_t *pool, const uint8_t *key, uint32_t n, uint
         g.key.there = there
     else:
         memcpy(g.key.here, key, n)
-    at = <uint32_t>hash_ & pool.mask
+    at = <uint32_t>(hash_ >> 32) & pool.mask
     while pool.slots[at]:
         at = (at + 1) & pool.mask
-    pool.slots[at] = number
+    pool.slots[at] = hash_ >> 32 << 32 | number
     pool.live += 1
     return number
 
@@ -312,15 +317,15 @@ cdef uint32_t group_new(group_pool_t *pool, const uint8_t *key, uint32_t n, uint
 cdef void group_forget(group_pool_t *pool, uint32_t number) noexcept nogil:
     """Forget a group that is in no list of turns and has no messages."""
     cdef group_t *g = group_at(pool, number)
-    cdef uint32_t at = <uint32_t>g.hash & pool.mask, hole, home
-    while pool.slots[at] != number:
+    cdef uint32_t at = <uint32_t>(g.hash >> 32) & pool.mask, hole, home
+    while <uint32_t>pool.slots[at] != number:
         at = (at + 1) & pool.mask
     hole = at
     while True:
         at = (at + 1) & pool.mask
         if pool.slots[at] == 0:
             break
-        home = <uint32_t>group_at(pool, pool.slots[at]).hash & pool.mask
+        home = <uint32_t>(pool.slots[at] >> 32) & pool.mask
         if ((at - home) & pool.mask) >= ((at - hole) & pool.mask):
             pool.slots[hole] = pool.slots[at]
             hole = at

@@ -36,7 +36,7 @@ cdef void go_out(groups_t *gs, uint32_t number, consumer_t *c, place_t *t, bint 
     cdef uint32_t owner = c.at_gate if c != NULL else 0
     gs.taken = t.seq
     gs.taken_group = t.actor = number
-    gs.taken_told = gs.owners[owner].told
+    gs.taken_told = gs.gate.tells = gs.owners[owner].told
     if number == 0:
         return
     g = group_at(&gs.pool, number)

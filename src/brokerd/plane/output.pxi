@@ -342,8 +342,8 @@ cdef inline size_t content_room(conn_t *conn, uint32_t properties_n, uint64_t bo
 
 cdef inline bint adds_headers(place_t *t) noexcept nogil:
     cdef rules_t *r = t.seg.queue.rules
-    return UNLIKELY(r != NULL) and ((t.count and r.delivery_counts) or r.gate != NULL
-                                      or t.flags & PLACE_REPLAYED)
+    return UNLIKELY(r != NULL) and ((t.count and r.delivery_counts) or t.flags & PLACE_REPLAYED
+                                      or (r.gate != NULL and r.gate.tells))
 
 
 cdef inline uint8_t *write_method(channel_t *ch, uint8_t *p, const uint8_t *prefix, uint32_t prefix_n, place_t *t,

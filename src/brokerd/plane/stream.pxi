@@ -402,6 +402,7 @@ cdef class Stream(Gate):
         gate.settle = stream_settle
         gate.give_back = stream_give_back
         gate.headers = stream_headers
+        gate.tells = True
         gate.stored = stream_stored
         gate.retiring = stream_retiring
         gate.join = stream_join
