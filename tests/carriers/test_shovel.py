@@ -165,6 +165,19 @@ def test_a_paused_shovel_carries_nothing_also_after_a_restart(pair):
     assert bodies(take(there, "to", 1)) == numbered(1)
 
 
+def test_names_and_logins_may_have_octets_that_are_no_utf_8(pair):
+    here, there = pair
+    name = "q\udcff"
+    ask(there, "user add", user="é", password="p\udcff")
+    ask(there, "permission set", user="é", vhost="/", configure=".*", write=".*", read=".*")
+    fill(here, "from", numbered(2))
+    shovel(here, src_queue="from", dest_uri=uri(there).replace("guest:guest", "%C3%A9:p%FF"), dest_queue=name)
+    shovel(here, "back", src_uri=uri(there), src_queue=name, dest_exchange="amq.fanout", dest_exchange_key=name)
+    channel = fill(here, "to", [])
+    channel.queue_bind("to", "amq.fanout")
+    assert bodies(take(here, "to", 2)) == numbered(2)
+
+
 def test_headers_tell_of_the_way_and_properties_are_replaced(pair):
     here, there = pair
     fill(here, "from", [b"a"], properties=headers(x=1))

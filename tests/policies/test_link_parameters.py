@@ -29,6 +29,8 @@ OF_SHOVELS = [
     ({"src-prefetch-count": True}, "src-prefetch-count should be a number, actually was true"),
     ({"prefetch-count": 70000}, "prefetch-count should be a number less than or equal to 65535, actually was 70000"),
     ({"src-queue": 5}, "src-queue should be binary, actually was 5"),
+    ({"src-queue": ""}, 'src-queue should be the name of a queue, actually was <<"">>'),
+    ({"dest-queue": ""}, 'dest-queue should be the name of a queue, actually was <<"">>'),
     ({"dest-queue": "x" * 300}, "dest-queue should be less than 255 bytes, actually was 300"),
     ({"ack-mode": "x"}, f'ack-mode should be one of {ACK_MODES}, actually was <<"x">>'),
     ({"ack-mode": 5}, "ack-mode should be binary, actually was 5"),

@@ -128,7 +128,7 @@ class QueueLink(FederationLink):
                 await self._begin(source, here)
             self.carries_from(source, name)
             rewrite = self._rewrite(self._cluster(source), "queue", name, None)
-            carriage = self._carriage(source, here, b"", self._name.encode(), rewrite)
+            carriage = self._carriage(source, here, b"", self._name.encode("utf-8", "surrogateescape"), rewrite)
             watch = asyncio.get_running_loop().create_task(self._watch(source, here, name))
             try:
                 await carriage.run()
@@ -197,7 +197,7 @@ class ExchangeLink(FederationLink):
                 await self._begin(source, here)
             rewrite = self._rewrite(self._cluster(source), "exchange", self._upstream_exchange,
                                     self.definition.max_hops)  # fmt: skip
-            carriage = self._carriage(source, here, self._name.encode(), None, rewrite)
+            carriage = self._carriage(source, here, self._name.encode("utf-8", "surrogateescape"), None, rewrite)
             self._changed.clear()
             there = self._wanted()
             await self._bind(source, there.items())

@@ -174,10 +174,10 @@ class Shovel(Link):
         """Exchange and routing key of publishes; None: the message's own."""
         definition = self.definition
         if definition.dest_queue is not None:
-            return b"", definition.dest_queue.encode()
-        key = definition.dest_exchange_key
-        exchange = definition.dest_exchange
-        return None if exchange is None else exchange.encode(), None if key is None else key.encode()
+            return b"", definition.dest_queue.encode("utf-8", "surrogateescape")
+        exchange, key = [None if each is None else each.encode("utf-8", "surrogateescape")
+                         for each in (definition.dest_exchange, definition.dest_exchange_key)]  # fmt: skip
+        return exchange, key
 
     def id_changes(self) -> list[rewriting.Change]:
         """What gives each message its id that no relay carries; nothing without ``dedup``."""

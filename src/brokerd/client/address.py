@@ -62,8 +62,8 @@ class Address:
         if mechanism not in ("PLAIN", "EXTERNAL"):
             raise AddressError("auth_mechanism of the URI must be plain or external")
         return cls(
-            parts.hostname or "", port or (TLS_PORT if tls else PORT), unquote(parts.username or "guest"),
-            unquote(parts.password or "guest"), unquote(parts.path[1:]) if len(parts.path) > 1 else vhost, tls,
+            parts.hostname or "", port or (TLS_PORT if tls else PORT), _octets_of(parts.username or "guest"),
+            _octets_of(parts.password or "guest"), _octets_of(parts.path[1:]) if len(parts.path) > 1 else vhost, tls,
             heartbeat, timeout, mechanism, query.get("cacertfile", ""), query.get("certfile", ""),
             query.get("keyfile", ""), query.get("verify", "verify_peer") != "verify_none",
             query.get("server_name_indication", ""), query.get("password", ""),
@@ -73,6 +73,11 @@ class Address:
     def is_local(self) -> bool:
         """Whether it is the broker's own."""
         return not self.host
+
+
+def _octets_of(escaped: str) -> str:
+    """The text; octets that are no UTF-8 are kept."""
+    return unquote(escaped, errors="surrogateescape")
 
 
 def shown(uri: str) -> str:

@@ -162,7 +162,8 @@ class Connection(asyncio.BufferedProtocol):
         elif address.mechanism == "EXTERNAL":
             mechanism, response = "EXTERNAL", b""
         else:
-            mechanism, response = "PLAIN", b"\0" + address.user.encode() + b"\0" + address.password.encode()
+            mechanism = "PLAIN"
+            response = f"\0{address.user}\0{address.password}".encode("utf-8", "surrogateescape")
         properties = {"product": "brokerd", "version": __version__, "capabilities": CAPABILITIES,
                       "connection_name": name}  # fmt: skip
         ok = methods.ConnectionStartOk(client_properties=properties, mechanism=mechanism, response=response,

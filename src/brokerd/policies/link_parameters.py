@@ -79,6 +79,12 @@ def _name(key: str, value: Any) -> str | None:
     return _text(key, value)
 
 
+def _queue(key: str, value: Any) -> str | None:
+    if value == "":  # A broker would make up a name for it.
+        return f"{key} should be the name of a queue, actually was {shown(value)}"
+    return _name(key, value)
+
+
 def _truth(key: str, value: Any) -> str | None:
     return None if isinstance(value, bool) else f"{key} should be boolean, actually was {shown(value)}"
 
@@ -211,7 +217,7 @@ _SHOVEL_KEYS: dict[str, Check] = {
     "ack-mode": _one_of(*reversed(ACK_MODES)),
     "src-protocol": _PROTOCOLS,
     "dest-protocol": _PROTOCOLS,
-    "src-queue": _name,
+    "src-queue": _queue,
     "src-queue-args": _table,
     "src-exchange": _name,
     "src-exchange-key": _name,
@@ -221,7 +227,7 @@ _SHOVEL_KEYS: dict[str, Check] = {
     "prefetch-count": _number(0, 65535),
     "src-delete-after": _delete_after,
     "delete-after": _delete_after,
-    "dest-queue": _name,
+    "dest-queue": _queue,
     "dest-queue-args": _table,
     "dest-exchange": _name,
     "dest-exchange-key": _name,
