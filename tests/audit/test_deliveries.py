@@ -48,6 +48,40 @@ def test_what_a_broker_leaves_that_is_killed_in_a_hand_out_is_no_fault(tmp_path)
     assert {rows[name]["verdict"] for name in deliveries.AUDITS} == {"held"}
 
 
+@pytest.mark.parametrize(("before", "found"), [
+    ([], 0), ([(layout.SET_ASIDE, 0, 0)], 1), ([(layout.SET_ASIDE, layout.WAS_OUT, 1)], 0)],
+    ids=["by the cursor", "after it was set aside", "after it was out"])
+@pytest.mark.parametrize("end", [[(layout.DROPPED, 5, 1, 0)], [(layout.DELIVERED, faulty.AFTER_START, 1),
+                                                               (layout.ACKED, 0, 1)]], ids=["removed", "delivered"])
+def test_a_hand_out_without_an_event_is_believed_of_the_cursor_alone(tmp_path, before, found, end):
+    """kill -9 may come between the move of the cursor and the event; all other hand-outs have their event first."""
+    passed = [(layout.DELIVERED, 0, 0), (layout.ACKED, 0, 0)]
+    story = faulty.Story("", [[*before, faulty.CUT, *end], passed], [])
+    _, rows = judged(story.write(tmp_path / "data"))
+    assert rows["failure_counts"]["found"] == found
+    delivered = end[0][0] == layout.DELIVERED
+    assert rows["redelivered"]["found"] == (found if delivered else 0)
+
+
+def test_what_the_cursor_has_not_passed_was_never_out(tmp_path):
+    story = faulty.Story("", [*faulty.SOUND, [faulty.CUT, (layout.DROPPED, 5, 1, 0)]], [])
+    _, rows = judged(story.write(tmp_path / "data"))
+    assert (rows["failure_counts"]["verdict"], rows["failure_counts"]["found"]) == ("violated", 1)
+
+
+def test_of_several_that_wait_at_a_start_the_first_alone_may_have_been_out(tmp_path):
+    """All were published before a start and dropped behind it, then a later one goes out.  Each counts a failure."""
+    start, ms = faulty.START, faulty.MS
+    rows = [(start + 10 * ms, 1, layout.DELIVERED, 0, 7, 0), (start + 11 * ms, 1, layout.ACKED, 0, 7, 0),
+            (start + 20 * ms, 0, layout.STARTED, layout.RESTARTED),
+            *((start + (30 + seq) * ms, seq, layout.DROPPED, 3, 0, 1) for seq in (2, 3, 4)),
+            (start + 40 * ms, 5, layout.DELIVERED, 0, 7, 0)]
+    level = writer.Level(writer.messages(range(1, 6), [start + k for k in range(5)]), writer.events(rows))
+    one, found = judged(writer.write_queue(tmp_path / "data", level))
+    assert found["failure_counts"]["found"] == 2
+    assert [row["seq"] for row in one.findings if row["audit"] == "failure_counts"] == [3, 4]
+
+
 def test_without_the_whole_journal_nothing_is_held_and_an_unmarked_redelivery_is_found_still(tmp_path):
     level = writer.simple_level(40)
     late = writer.Options(begun=int(level.messages["ts"][20]))

@@ -147,8 +147,18 @@ def test_a_redriven_message_that_goes_out_before_it_is_put_back_is_found(tmp_pat
     assert judged(tmp_path / "in time", steps, again={4: 1})["group_order"] == HELD
     twice = [*steps[:-1], back(4), PUT_BACK, out(4), acked(4)]
     assert judged(tmp_path / "twice", twice, again={4: 1})["group_order"] == HELD
-    del steps[6]        # Killed before it wrote that, a broker puts it back without.
+    steps[6] = START    # Killed before it wrote that, a broker puts it back without.
     assert judged(tmp_path / "not told", steps, again={4: 1})["group_order"] == HELD
+
+
+def test_of_a_redrive_that_tells_of_others_each_message_is_put_back(tmp_path):
+    """Without a start in between; and of one alone it is not known: an older broker may have stored it at a start."""
+    done = [step for n in (1, 2, 3) for step in (out(n), acked(n))]
+    untold, told = [out(4), acked(4)], [(5, REDRIVEN_EVENT, 0), out(5, OTHER), acked(5, OTHER)]
+    assert judged(tmp_path / "both", [*done, *told, *untold], again={4: 1, 5: 2})["group_order"] == ("violated", [4])
+    assert judged(tmp_path / "start", [*done, *told, START, *untold], again={4: 1, 5: 2})["group_order"] == HELD
+    assert judged(tmp_path / "alone", [*done, *untold], again={4: 1})["group_order"] == ("undecidable", [])
+    assert judged(tmp_path / "ready", [*done, *told], again={4: 1, 5: 2})["group_order"] == HELD
 
 
 def test_a_redriven_message_that_passes_an_earlier_one_is_found(tmp_path):

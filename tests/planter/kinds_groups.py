@@ -5,7 +5,20 @@ have written them.
 """
 
 from tests.planter import properties
-from tests.planter.files import ACKED, BEFORE_START, DELIVERED, HANDED_OUT, NO_ACKS, PURGED, REDELIVERED, RETURNED
+from tests.planter.files import (
+    ACKED,
+    ASIDE,
+    BEFORE_START,
+    DEAD,
+    DELIVERED,
+    DROPPED,
+    HANDED_OUT,
+    MARK,
+    NO_ACKS,
+    PURGED,
+    REDELIVERED,
+    RETURNED,
+)
 from tests.planter.planting import NotHere, message
 from tests.planter.play_groups import (
     AGAIN,
@@ -232,10 +245,36 @@ def redriven_one_goes_out_before_it_is_back(view, one):
     one.part.move(one.events[0], view.time_after(one.events[-1].ts))
 
 
+@message(queues=("orders",), suits=_is_back, audit="group_order")
+def redriven_one_is_never_back(view, one):
+    """No event puts it back, and others of its redrive have theirs."""
+    others = [other for other in view.order if other is not one and other.record.connection == one.record.connection]
+    if not any(REDRIVEN in other.shape for other in others):
+        raise NotHere("it is alone")
+    one.drop_events([event_of(one, REDRIVEN)])
+
+
 @message("damage", queues=("orders", "tried"), suits=lambda one: not one.record.flags & AGAIN, audit="damage")
 def marked_as_redriven(view, one):
     """It says that it was redriven, and not where it stood."""
     one.record.touch(flags=one.record.flags | AGAIN)
+
+
+# --- failures
+
+
+@message(queues=("late", "short"), suits=lambda one: one.shape in ((DROPPED,), (DEAD,)), audit="failure_counts")
+def failure_of_one_that_was_never_out(view, one):
+    """It never went out, a start lies before its end, and that counts a failure.  It was set aside behind its group, or
+    an earlier one waited, too."""
+    starts = [event.ts for event in one.part.journal.events if event.type == MARK and event.ts < one.events[0].ts]
+    earlier = [other for other in view.order if other.part is one.part and other.seq < one.seq]
+    if not starts or starts[-1] < one.record.ts or not (
+            any(entry.type == ASIDE for entry in one.entries)
+            or any(other.events and other.events[0].ts > starts[-1] for other in earlier)):
+        raise NotHere("it may have been out")
+    one.events[0].touch(count=1)
+    one.settle_entry().touch(count=1)
 
 
 # --- keys

@@ -165,9 +165,11 @@ class GroupPlay(Play):
 
     def compared(self, entries, told):
         """As that of other queues, but a message that waits in its group may have the entry that sets it aside in place
-        of one of its return, and one more of its first delivery."""
-        said, asides = [], set()
+        of one of its return, and one more of its first delivery.  So may one that was redriven: it goes out by its
+        entries, and that which set it aside may be left out."""
+        said, asides, redriven = [], set(), False
         for entry in entries:
+            redriven |= bool(entry.record.flags & AGAIN)
             if entry.type == ASIDE:
                 asides.add(entry.count)
             elif not entry.settles:
@@ -175,7 +177,7 @@ class GroupPlay(Play):
         returns = {count for kind, _, count in said if kind == RETURNED}
         told = [each for each in told if each[0] != RETURNED or each[2] in returns or each[2] not in asides]
         first = (HANDED_OUT, 0, 0)
-        if asides and said[:1] == [first] and told[:1] != [first]:
+        if (asides or redriven) and said[:1] == [first] and told[:1] != [first]:
             del said[0]
         return said, told
 

@@ -53,8 +53,12 @@ _FIXED = {b"t": 1, b"b": 1, b"B": 1, b"s": 2, b"u": 2, b"I": 4, b"i": 4, b"f": 4
 
 
 def header(meta, name):
-    """The value of a header that is text, as octets, or a number of 8 octets; None: there is none such."""
-    place = places(meta).get("headers")
+    """The value of a header that is text, as octets, or a number of 8 octets; None: there is none such, or the
+    properties cannot be read."""
+    try:
+        place = places(meta).get("headers")
+    except (IndexError, struct.error):
+        return None
     if place is None:
         return None
     at, end = place[0] + 4, place[1]

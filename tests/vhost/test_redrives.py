@@ -4,13 +4,16 @@ import json
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.operations.stand_in import Place
 
+from brokerd.audit import layout
 from brokerd.errors import StoreError
 from brokerd.queues.dead_letter import read_properties
 from brokerd.queues.redriven import read_redriven, write_redriven
 from brokerd.store.disk import Disk
+from brokerd.store.format import REDRIVEN_EVENT
 from brokerd.vhost.commits import Start
 from brokerd.vhost.redrives import HISTORY, Letter, Redrive, finish_redrives, put
 from brokerd.vhost.redrives import as_it_was as letter_of
@@ -246,6 +249,17 @@ def test_a_start_puts_letters_at_their_places_and_knows_them_at_the_next(place, 
     assert [(one[0], one[2][0]) for one in grouped.groups.messages(b"grouped", 0, 10)] == [(1, 4), (2, 5)]
     assert read_redriven(grouped.directory) == [4, 5]
     assert stands(place.vhost.queues["dead"]) == (0, 0)
+
+
+def test_the_journal_tells_of_each_letter_that_a_start_puts_at_its_place(place, grouped):
+    grouped.set_journal(True)
+    decide(place, target="grouped", letters=[1, 2])
+    finish(place)
+    place.node.core.turn()
+    octets = b"".join(path.read_bytes()[64:] for path in sorted(Path(grouped.directory).glob("journal.*")))
+    events = np.frombuffer(octets[:len(octets) // 32 * 32], layout.EVENT)
+    assert events["seq"][events["type"] == REDRIVEN_EVENT].tolist() == [4, 5]
+    assert (stands(grouped), [one[2][0] for one in grouped.groups.messages(b"grouped", 0, 10)]) == ((1, 2), [4, 5])
 
 
 def test_letters_are_on_disk_before_their_source_loses_them_and_that_before_the_file_goes(place):

@@ -76,13 +76,14 @@ def judge(data: SegmentData, life: Lives, limit: int | None = None) -> Iterator[
     before = _before(life, consumer, count)
     unknown = int(np.count_nonzero(~life.covered))
     born = np.searchsorted(data.runs, life.published)   # In which life of the broker each message was published.
-    yield _redelivered(life, (life.record >= 0) | (data.generation > 0), born, unknown)
+    unseen = may_have_been_out(data, life)
+    yield _redelivered(life, (life.record >= 0) | (data.generation > 0), born, unseen, unknown)
     yield _out_twice(life, before, consumer, unknown)
     yield _wrong_consumer(life, before, consumer, unknown)
     yield _ended_while_out(life, before, unknown)
     yield _early_death(data, life, count, limit, unknown)
     yield _early_expiry(data, life, unknown)
-    yield _failure_counts(life, before, born, count, unknown)
+    yield _failure_counts(life, before, born, unseen, count, unknown)
     yield _late_delivery(data, life, unknown)
 
 
@@ -97,10 +98,33 @@ def _before(life: Lives, consumer: np.ndarray, count: np.ndarray) -> Before:
     return Before(there, same, same & (type_ == layout.DELIVERED), type_, run, _shifted(consumer), _shifted(count))
 
 
-def _redelivered(life: Lives, known: np.ndarray, born: np.ndarray, unknown: int) -> Found:
-    """After a start the mark may be there without an earlier delivery: the broker ended between taking the message and
-    noting it.  So such a mark is wrong only if no start of the broker lies between the publish and the delivery.
-    Deliveries before the publish do not count: see ``before_publish``."""
+def may_have_been_out(data: SegmentData, life: Lives) -> np.ndarray:
+    """Which messages may have been out without an event: kill -9 came between the move of the cursor and the event of
+    the hand-out.  Not those that the cursor had not passed by then, nor those that were set aside before they ever went
+    out: their event is the first thing that a hand-out writes."""
+    if data.generation or data.triple.acks is None or data.matters("acks"):
+        return np.ones(life.seq.size, bool)
+    position = np.append(data.positions, 0)[life.record]        # A message without a record, -1, has the last one.
+    unseen = position < max(data.cursor, data.doubted_below)
+    never_out = np.isin(data.entries["kind"], layout.ASIDE_TYPES)       # The reason in the high nibble is 0.
+    unseen &= ~np.isin(position, data.entries["position"][never_out])
+    if not unseen.any() or not data.runs.size:
+        return unseen
+    # The cursor passes no message before the earlier ones: what happens first to one of these happens no later.
+    begins = np.full(life.seq.size, FOREVER)
+    begins[life.of[life.head]] = life.ts[life.head]
+    entered = np.isin(position, data.entries["position"])
+    aside = np.isin(position, data.entries["position"][np.isin(data.entries["kind"] & 0x0F, layout.ASIDE_TYPES)])
+    known = life.covered & (life.record >= 0) & ~aside & ((begins < FOREVER) | ~entered)
+    not_before = np.append(0, np.maximum.accumulate(np.where(known, begins, 0))[:-1])
+    started = np.append(0, data.runs)[np.searchsorted(data.runs, begins)]     # The last start before.
+    return unseen & (not_before <= started)
+
+
+def _redelivered(life: Lives, known: np.ndarray, born: np.ndarray, unseen: np.ndarray, unknown: int) -> Found:
+    """After a start the mark may be there without an earlier delivery, of messages that may have been out unseen.  So
+    such a mark is wrong if no start of the broker lies between the publish and the delivery.  Deliveries before the
+    publish do not count: see ``before_publish``."""
     order = np.flatnonzero((life.type == layout.DELIVERED) & known[life.of] & (life.ts > life.published[life.of]))
     first, first_of_run = np.ones(order.size, bool), np.ones(order.size, bool)
     first[1:] = life.of[order][1:] != life.of[order][:-1]
@@ -112,7 +136,7 @@ def _redelivered(life: Lives, known: np.ndarray, born: np.ndarray, unknown: int)
     since = life.of[order]
     # A start since the publish?  Of a record that a compaction removed that is not known.
     in_run = (life.published[since] > 0) & (born[since] == life.run[order])
-    unstarted = first & marked & restarted & covered & in_run
+    unstarted = first & marked & restarted & covered & (in_run | ~unseen[since])
     # The first delivery of a later life says that the former one was before the start, and the others do not.
     unsaid = ~first & first_of_run & marked & ~restarted & covered
     oversaid = ~first & ~first_of_run & restarted & covered
@@ -204,11 +228,13 @@ def _early_expiry(data: SegmentData, life: Lives, unknown: int) -> Found:
                  which[bad], lived[bad] // MS, np.where(ttl < FOREVER, ttl // MS, -1)[bad], which.size, unknown)
 
 
-def _failure_counts(life: Lives, before: Before, born: np.ndarray, count: np.ndarray, unknown: int) -> Found:
+def _failure_counts(life: Lives, before: Before, born: np.ndarray, unseen: np.ndarray, count: np.ndarray,
+                    unknown: int) -> Found:
     """A return counts one; a message that was out when the broker's life ended counts one more with its next event.
 
     Two exceptions, both of a broker that was killed in the midst of a hand-out: of a first one, only the mark of the
-    delivery in the next life knows; and the last event of a life may be the redelivery that is not counted.
+    delivery in the next life knows (of those ``unseen``); and the last event of a life may be the redelivery that is
+    not counted.
     """
     judged = life.covered[life.of] & ~(before.there & SETTLING[before.type])
     returned = life.type == layout.RETURNED
@@ -218,7 +244,7 @@ def _failure_counts(life: Lives, before: Before, born: np.ndarray, count: np.nda
     most = least.copy()
     from_before = (life.type == layout.DELIVERED) & (life.why & layout.BEFORE_START > 0)
     later = (life.type != layout.DELIVERED) & (life.run > born[life.of])
-    most += ~before.there & (from_before | later)
+    most += ~before.there & (from_before | later) & unseen[life.of]
     ends = np.zeros(int(life.run.max(initial=0)) + 1, np.int64)
     np.maximum.at(ends, life.run, life.ts)
     midst = np.flatnonzero(cut)

@@ -40,6 +40,7 @@ class SegmentData(NamedTuple):
     without a journal.
     ``gone``: the segment was removed before it could be read.  ``entries_written``: how many entries the acks hold,
     damaged ones included.  ``doubted_below``: below this position ``delivered_below`` may have been higher once.
+    ``cursor``: where the file has it; ``delivered_below`` is where it stood at the cut.
     ``marks``: the times of all events STARTED.
     ``entries_again``, ``events_again``: of messages that were replayed, from there on; audits judge the first lives.
     ``aside``: the events that tell why a message waits, or waits no more (``layout.ASIDE_EVENTS``), in their order.
@@ -65,6 +66,7 @@ class SegmentData(NamedTuple):
     gone: bool = False
     entries_written: int = 0
     doubted_below: int = 0
+    cursor: int = 0
     marks: np.ndarray = np.empty(0, np.int64)
     entries_again: np.ndarray = np.empty(0, shapes.ENTRY)
     events_again: np.ndarray = np.empty(0, shapes.EVENT)
@@ -149,7 +151,7 @@ def read_triple(source: Source, triple: Triple, *, crc: bool = True, trust: bool
     data = SegmentData(triple, triple.number, generation, base_seq, created, segment.octets, segment.records.headers,
                        positions, segment.sound, entries, acks.delivered, journal.events, journal.places,
                        journal.begun, journal.runs, journal.gaps, damage, segment.gone, acks.written, acks.doubted,
-                       journal.marks["ts"], acks.again, journal.again, journal.again_places,
+                       acks.delivered, journal.marks["ts"], acks.again, journal.again, journal.again_places,
                        journal.aside, journal.aside_places, acks.is_again)
     return data if triple.cut is None else _without_late(data, triple.cut, journal.late)
 

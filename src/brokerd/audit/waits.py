@@ -51,13 +51,16 @@ class Found(NamedTuple):
 
 class Messages(NamedTuple):
     """Messages, rising ``seq``: columns.  ``group``: a hash, 0: none.  ``settled``: FOREVER if it is not, 0 if it
-    is not known when.  ``place``: its number in its group, another than ``seq`` if it was redriven."""
+    is not known when.  ``place``: its number in its group, another than ``seq`` if it was redriven.  ``published`` and
+    ``connection``: of its record, 0: there is none."""
 
     seq: np.ndarray
     group: np.ndarray
     settled: np.ndarray
     level: np.ndarray
     place: np.ndarray
+    published: np.ndarray
+    connection: np.ndarray
 
 
 class Deliveries(NamedTuple):
@@ -81,12 +84,13 @@ class Notes(NamedTuple):
 
 
 class History(NamedTuple):
-    """What happened in a queue.  ``times``: of all records and events, sorted."""
+    """What happened in a queue.  ``times``: of all records and events, sorted.  ``starts``: of the broker, rising."""
 
     messages: Messages
     deliveries: Deliveries
     notes: Notes
     times: np.ndarray
+    starts: np.ndarray
     unclear: int                    # messages that only their acks know to be settled
 
 
@@ -113,9 +117,14 @@ def judge(source: Source, queue: QueueFiles, summaries: list[Summary], options: 
     for name in wanted:
         if name.startswith("group_"):
             bad = (_out_of_order if name == "group_order" else _with_others)(history, queue.rules[0].grouping)
+            doubts: tuple[str, ...] = unclear
+            if name == "group_order":
+                untold, alone = _never_put_back(history)
+                bad = np.union1d(bad, untold)
+                doubts += (f"nothing says that {many(alone, 'redriven message')} came back",) * (alone > 0)
             _tell(name, summaries, history, bad, findings)
             grouped = history.messages.group[history.deliveries.row] != 0
-            made[name] = Found(bad.size, int(np.count_nonzero(grouped)), unclear)
+            made[name] = Found(bad.size, int(np.count_nonzero(grouped)), doubts)
         else:
             made[name] = _noted(name, queue.rules[0].grouping, summaries, history, findings)
     return made
@@ -140,7 +149,8 @@ def _history(source: Source, grouping: Grouping | None, summaries: list[Summary]
         found[at] = np.searchsorted(of.seq, found[at])
         return found
 
-    return History(of, Deliveries(*in_time(rows, 3)), Notes(*in_time(notes, 3)), np.sort(times),
+    starts = np.unique(np.concatenate([s.starts for s in summaries])) if summaries else np.empty(0, np.int64)
+    return History(of, Deliveries(*in_time(rows, 3)), Notes(*in_time(notes, 3)), np.sort(times), starts,
                    sum(part[4] for part in parts))
 
 
@@ -181,7 +191,9 @@ def _part(p: Pass, grouping: Grouping | None, number: int, power_cut: int) -> tu
     level = np.full(life.seq.size, data.triple.priority)
     places = np.append(_places(data), 0)[life.record]
     place = np.where((life.record >= 0) & (places > 0) & (places < life.seq), places, life.seq)
-    return (life.seq, group, settled, level, place), rows, notes, times, int(np.count_nonzero(by_acks & sure))
+    connection = np.append(data.headers["connection"].astype(np.int64), 0)[life.record]
+    messages = life.seq, group, settled, level, place, life.published, connection
+    return messages, rows, notes, times, int(np.count_nonzero(by_acks & sure))
 
 
 def _places(data: SegmentData) -> np.ndarray:
@@ -238,9 +250,7 @@ def _out_of_order(history: History, grouping: Grouping | None) -> np.ndarray:
 def _past_redriven(history: History, again: np.ndarray, holds: "_Holds") -> np.ndarray:
     """The deliveries that passed a redriven message of their group, and those of redriven ones that passed others, or
     that came before the message was put back.  Killed just before that event, a broker puts it back without one."""
-    of, rows, notes = history.messages, history.deliveries, history.notes
-    put_back = np.flatnonzero(notes.type == layout.REDRIVEN_EVENT)[::-1]       # The first one of a message stays.
-    since = dict(zip(notes.row[put_back].tolist(), notes.ts[put_back].tolist(), strict=True))
+    of, rows, since = history.messages, history.deliveries, _put_back(history)
     bad: set[int] = set()
     by_group = _index(of.group[rows.row])
     for row in np.flatnonzero(again & (of.group != 0)).tolist():
@@ -257,6 +267,39 @@ def _past_redriven(history: History, again: np.ndarray, holds: "_Holds") -> np.n
             if any(holds.holder(int(one), int(rows.ts[k])) != int(rows.holder[k]) for one in open_.tolist()):
                 bad.add(k)
     return np.array(sorted(bad), np.int64)
+
+
+def _put_back(history: History) -> dict[int, int]:
+    """When each redriven message was put back into its group."""
+    notes = history.notes
+    told = np.flatnonzero(notes.type == layout.REDRIVEN_EVENT)[::-1]    # The first one of a message stays.
+    return dict(zip(notes.row[told].tolist(), notes.ts[told].tolist(), strict=True))
+
+
+def _never_put_back(history: History) -> tuple[np.ndarray, int]:
+    """The deliveries of redriven messages that were never put back into their groups; and how many more messages that
+    may be true of.
+
+    A redrive stores all its messages, and then puts them back.  One that a kill cut short is finished by the next
+    start: messages of before are put back without an event, and older brokers told none of those that a start stored.
+    """
+    of, rows, since, starts = history.messages, history.deliveries, _put_back(history), history.starts
+    untold = [row for row in np.flatnonzero((of.place != of.seq) & (of.group != 0)).tolist() if row not in since]
+    if not untold:
+        return np.empty(0, np.int64), 0
+    put_back = np.array([*since.items()], np.int64).reshape(-1, 2)
+    by_row, bad, doubtful = _index(rows.row), [], 0
+    for row in untold:
+        mine, published = by_row.get(row, np.empty(0, np.int64))[:1], int(of.published[row])
+        until = int(np.append(starts, FOREVER)[np.searchsorted(starts, published)])     # The end of that life.
+        if not mine.size or int(rows.ts[mine[0]]) > until:
+            continue
+        others = put_back[of.connection[put_back[:, 0]] == of.connection[row]][:, 1]    # Of the same redrive.
+        if ((others > published) & (others < until)).any():
+            bad += mine.tolist()
+        else:
+            doubtful += 1
+    return np.array(bad, np.int64), doubtful
 
 
 def _with_others(history: History, grouping: Grouping | None) -> np.ndarray:

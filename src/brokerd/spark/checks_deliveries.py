@@ -46,7 +46,8 @@ def _found(where: str, detail: str) -> str:
 
 _REDELIVERED = _found("""delivers AND later AND known AND (
         (delivered_n > 0 AND NOT redelivered) OR (before_start AND NOT redelivered)
-        OR (covered AND delivered_n = 0 AND redelivered AND (NOT before_start OR published IS NOT NULL AND born = life))
+        OR (covered AND delivered_n = 0 AND redelivered
+            AND (NOT before_start OR NOT unseen OR published IS NOT NULL AND born = life))
         OR (covered AND delivered_n > 0 AND delivered_in_life_n = 0 AND redelivered AND NOT before_start)
         OR (covered AND delivered_in_life_n > 0 AND before_start))""",
     "format_string('marked as redelivered: %s, from before a start: %s; %d deliveries before it, %d of them since the "
@@ -87,8 +88,8 @@ _COUNTED = f"""
         SELECT *, base - midst AS low FROM (
             SELECT *, coalesce(count_before, 0) + int(type = 'returned') + int(cut) AS base,
                    int(cut AND redelivered_before AND last_of_life) AS midst,
-                   int(before IS NULL AND ((delivers AND before_start) OR (NOT delivers AND life > coalesce(born, 0))))
-                       AS maybe
+                   int(before IS NULL AND unseen
+                       AND ((delivers AND before_start) OR (NOT delivers AND life > coalesce(born, 0)))) AS maybe
             FROM (SELECT *, before IS NOT NULL AND NOT same AND before = 'delivered' AS cut FROM moves
                   WHERE covered AND NOT coalesce({_SETTLED_BEFORE}, false))))"""
 

@@ -19,6 +19,7 @@ STARTS, OWN_STARTS = (_STARTS.format(of=of) for of in ("vhost, queue", "vhost, q
 #   out         whether the message was with a consumer just before this event
 #   covered     whether the journal has its message's whole life
 #   known       whether its record exists, or a compaction explains why not
+#   unseen      whether the message may have been out without an event
 #   cuts        how many losses of power came before
 #   done        when the message was first settled; excused: a loss of power since then may have taken that ack
 # Events before a message's publish are left out: a message that a power cut took had the same number before. So are
@@ -29,7 +30,7 @@ STEPS = """
         SELECT e.vhost, e.queue, e.priority, e.segment, e.seq, e.ts, e.type, e.reason, e.consumer, e.run,
                e.position,
                e.count AS failures, e.redelivered, e.before_start, e.by_get, e.no_ack,
-               coalesce(l.covered, g.generation > 0) AS covered, l.published,
+               coalesce(l.covered, g.generation > 0) AS covered, l.published, coalesce(l.unseen, true) AS unseen,
                l.seq IS NOT NULL OR g.generation > 0 AS known,
                size(filter(coalesce(s.starts, array()), start -> start < e.ts)) AS life,
                size(filter(coalesce(q.starts, array()), start -> start < e.ts)) AS queue_life,

@@ -1,8 +1,7 @@
 """Makes the tables of the source ``brokerd``: their columns, and Arrow batches of rows from one triple.
 
     messages    a row for each record, damaged ones included (``sound`` false)
-    events      a row for each event of a journal; type "started", without seq: the broker started, or the journal was
-                switched on or off
+    events      a row for each event of a journal; type "started", without seq: a start, or a switch of the journal
     lifecycle   a row for each sound record: the life of its message
     segments    a row for each segment; ``whole``: its journal has every event since it was made
     acks        a row for each entry of an acks file, in order; ``last``: of a file that a broker may be writing to, the
@@ -22,7 +21,7 @@ from brokerd.audit import AuditError, clean, figures, words
 from brokerd.audit import layout as shapes
 from brokerd.audit._journal import read_journal
 from brokerd.audit.arrays import as_signed
-from brokerd.audit.deliveries import expirations
+from brokerd.audit.deliveries import expirations, may_have_been_out
 from brokerd.audit.fetch import read_head
 from brokerd.audit.files import FOREVER, Source, Triple
 from brokerd.audit.lifecycle import CAUSES, ENDED, REASONS, Lives, lives, messages_of
@@ -51,6 +50,7 @@ TABLES: dict[str, dict[str, str]] = {
         **_OF_ALL, "position": "bigint", "seq": "bigint", "published": "bigint", "first_delivered": "bigint",
         "last_delivered": "bigint", "settled": "bigint", "deliveries": "int", "returns": "int", "ended": "string",
         "reason": "string", **_PUBLISHER, "body_octets": "bigint", "covered": "boolean", "redriven": "boolean",
+        "unseen": "boolean",
     },
     "segments": {
         **_OF_ALL, "file": "string", "kept": "boolean", "generation": "int", "base_seq": "bigint", "records": "bigint",
@@ -408,6 +408,9 @@ class Lifecycle(Reading):
 
     def _redriven(self) -> Any:
         return self._headers["flags"] & layout.REDRIVEN != 0
+
+    def _unseen(self) -> Any:
+        return may_have_been_out(self.data, self._lives)[self._rows]
 
     def _ended(self) -> Any:
         return _named(ENDED, self._lives.ended[self._rows])

@@ -204,14 +204,19 @@ def _read(path: str, disk: "Disk") -> dict[str, Any]:
 
 def _complete(target: "Queue", source: "Queue | None", said: dict[str, Any], start: "Start") -> dict[int, int]:
     """Put those letters into the target that it lacks; the number there of each that it has."""
-    number = said["number"]
+    number, placed = said["number"], set(said.get("placed", said["letters"]))
     there = published_in(target.directory, start.disk, {number})
     seqs = {}
     for place, letter in enumerate(said["letters"]):
         seq = there.get((number, 0, place + 1), 0)
         if not seq and source is not None:
             row = next((row for row in source.browse(letter, 1) if row[0] == letter), None)
-            seq = put(target, as_it_was(row, target), number, place) if row is not None else 0
+            if row is not None:
+                was = as_it_was(row, target)
+                was = was._replace(placed=was.placed and letter in placed)
+                seq = put(target, was, number, place)
+                if seq and was.placed:
+                    target.set_aside(seq)  # As in Redrive.put: the journal tells when it is put back.
         if seq:
             seqs[letter] = seq
     return seqs
