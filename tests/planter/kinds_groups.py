@@ -180,6 +180,12 @@ def tried_too_early(view, one):
         raise NotHere("there is no time between")
 
 
+@message(queues=("tried",), suits=lambda one: RETRY in one.shape and one.entries, audit="retry_kept")
+def retry_is_not_told(view, one):
+    """The acks say when it is tried again, and the journal says nothing of it."""
+    one.drop_events([event_of(one, RETRY)])
+
+
 @message(queues=("grouped", "tried"), suits=is_tried_again, audit="retry_kept", undecidable=True)
 def tried_before_the_time_it_says(view, one):
     """Its try was to be an hour later.  Just behind another event, that may be a clock that was put back."""

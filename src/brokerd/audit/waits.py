@@ -26,6 +26,7 @@ import numpy as np
 from brokerd.audit import many
 from brokerd.audit.arrays import group_max_before
 from brokerd.audit.files import FOREVER, QueueFiles, Source
+from brokerd.audit.lifecycle import Lives, messages_of, places_of
 from brokerd.audit.notes import PLACE
 from brokerd.audit.properties import Grouping, Texts, hashes, texts, whole_numbers, with_header
 from brokerd.audit.scan import Options, Pass, Summary
@@ -92,6 +93,7 @@ class History(NamedTuple):
     times: np.ndarray
     starts: np.ndarray
     unclear: int                    # messages that only their acks know to be settled
+    untold: np.ndarray              # rows of those of whose next try only the acks tell
 
 
 def applies(audit: str, queue: QueueFiles) -> bool:
@@ -151,7 +153,8 @@ def _history(source: Source, grouping: Grouping | None, summaries: list[Summary]
 
     starts = np.unique(np.concatenate([s.starts for s in summaries])) if summaries else np.empty(0, np.int64)
     return History(of, Deliveries(*in_time(rows, 3)), Notes(*in_time(notes, 3)), np.sort(times), starts,
-                   sum(part[4] for part in parts))
+                   sum(part[4] for part in parts),
+                   np.searchsorted(of.seq, np.concatenate([np.empty(0, np.int64), *(part[5] for part in parts)])))
 
 
 def _joined(parts: list[tuple[np.ndarray, ...]]) -> list[np.ndarray]:
@@ -159,9 +162,10 @@ def _joined(parts: list[tuple[np.ndarray, ...]]) -> list[np.ndarray]:
 
 
 def _part(p: Pass, grouping: Grouping | None, number: int, power_cut: int) -> tuple[
-        tuple[np.ndarray, ...], tuple[np.ndarray, ...], tuple[np.ndarray, ...], np.ndarray, int]:
-    """The messages, deliveries, notes and times of one segment, and how many messages only their acks know to be
-    settled.  Only messages that the journal covers have a group, and only these deliveries and notes are there."""
+        tuple[np.ndarray, ...], tuple[np.ndarray, ...], tuple[np.ndarray, ...], np.ndarray, int, np.ndarray]:
+    """The messages, deliveries, notes and times of one segment, how many messages only their acks know to be settled,
+    and of whose next try only they tell.  Only messages that the journal covers have a group, and only their deliveries
+    and notes are there."""
     data, life = p.data, p.life
     sure = life.covered & (life.published > power_cut)
     group = np.zeros(life.seq.size, np.int64)
@@ -193,7 +197,24 @@ def _part(p: Pass, grouping: Grouping | None, number: int, power_cut: int) -> tu
     place = np.where((life.record >= 0) & (places > 0) & (places < life.seq), places, life.seq)
     connection = np.append(data.headers["connection"].astype(np.int64), 0)[life.record]
     messages = life.seq, group, settled, level, place, life.published, connection
-    return messages, rows, notes, times, int(np.count_nonzero(by_acks & sure))
+    untold = _untold_tries(data, life, sure) if grouping is None else life.seq[:0]
+    return messages, rows, notes, times, int(np.count_nonzero(by_acks & sure)), untold
+
+
+def _untold_tries(data: SegmentData, life: Lives, sure: np.ndarray) -> np.ndarray:
+    """The messages of which the acks tell more next tries than the journal, which has each of them first.  Of a message
+    that has just returned, the cut may have taken the event.  Groups write the time of a try again."""
+    of = messages_of(data, life.record, data.entries)
+    order = np.argsort(of, kind="stable")
+    of, kind = of[order], data.entries["kind"][order]
+    tells = (of[1:] == of[:-1]) & (kind[:-1] == (layout.RETRY_PARTS - 1 << 4 | layout.RETRY_TIME))
+    tells &= kind[1:] & 0x0F == layout.RETURNED
+    tries = np.bincount(of[1:][tells & (of[1:] >= 0)], minlength=life.seq.size)
+    told = places_of(life.seq, data.aside["seq"][data.aside["type"] == layout.RETRY_SCHEDULED].astype(np.int64))
+    lacks = tries - np.bincount(told[told >= 0], minlength=life.seq.size)
+    if data.triple.cut is not None:
+        lacks[life.of[life.last & (life.type == layout.RETURNED)]] -= 1
+    return life.seq[sure & (lacks > 0)]
 
 
 def _places(data: SegmentData) -> np.ndarray:
@@ -375,8 +396,12 @@ def _noted(audit: str, grouping: Grouping | None, summaries: list[Summary], hist
     place = np.minimum(np.searchsorted(history.times, at), max(history.times.size - 1, 0))
     excused = history.times[place] == at if audit == "retry_kept" and found.size else np.zeros(found.size, bool)
     _tell(audit, summaries, history, found[~excused], findings)
+    untold = np.array([by_row[row][0] for row in history.untold.tolist() if row in by_row], np.int64)
+    if audit != "retry_kept":
+        untold = untold[:0]
+    _tell(audit, summaries, history, untold, findings, "waited for its next try by the acks, and not by the journal")
     doubts = (f"{int(excused.sum())} went out early, or the clock was put back",) if excused.any() else ()
-    return Found(int(np.count_nonzero(~excused)), int(which.size), doubts)
+    return Found(int(np.count_nonzero(~excused)) + untold.size, int(which.size) + untold.size, doubts)
 
 
 def _cut_off(history: History, summaries: list[Summary], ts: np.ndarray) -> np.ndarray:
@@ -411,9 +436,10 @@ WORDS = {
 }
 
 
-def _tell(audit: str, summaries: list[Summary], history: History, bad: np.ndarray, findings: Findings) -> None:
+def _tell(audit: str, summaries: list[Summary], history: History, bad: np.ndarray, findings: Findings,
+          words: str = "") -> None:
     rows, seq = history.deliveries, history.messages.seq
     for number in np.unique(rows.segment[bad]).tolist():
         own = bad[rows.segment[bad] == number]
-        findings.add(summaries[number], audit, "journal", WORDS[audit], seq[rows.row[own]], rows.place[own],
+        findings.add(summaries[number], audit, "journal", words or WORDS[audit], seq[rows.row[own]], rows.place[own],
                      rows.ts[own], rows.ts[own], rows.ts[own])
