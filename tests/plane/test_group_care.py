@@ -214,3 +214,28 @@ def test_octets_of_what_is_put_into_its_group_are_counted_once(bench, connection
     assert queue.gate.put_back(1)
     assert queue.ready_octets == 1002
     queue.check()
+
+
+def test_how_long_messages_wait_counts_up_to_now(bench):
+    bench.at(1000)
+    queue = grouped(bench)
+    connection = bench.connection(1, 2)
+    consume(connection.channels[2], queue)
+    send(connection, "r1 r2")
+    assert words(received(bench, connection)) == "r1"
+    before = queue.gate.waited_ns
+    bench.at(1500)
+    send(connection, "g1")              # It need not wait.
+    assert queue.gate.waited_ns == before + 500_000_000
+
+
+def test_the_group_of_messages_without_a_key_has_an_empty_name(bench):
+    properties = b"\0\0"
+    assert grouped(bench, keyless="single").gate.key_of(b"", properties) == b""
+    assert grouped(bench, name=b"free").gate.key_of(b"", properties) is None
+
+
+def test_no_group_has_a_key_that_is_too_long(bench, connection, queue):
+    with pytest.raises(ValueError, match="so long a key"):
+        queue.gate.pause(b"r" * 1025)
+    assert len(queue.gate) == 0

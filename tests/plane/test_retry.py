@@ -661,3 +661,66 @@ def test_an_entry_of_a_retry_time_is_as_the_format_says(bench, connection, queue
     assert [(kind & 15, kind >> 4, count) for _, kind, _, count in entries] == [
         (layout.RETRY_TIME, 0, when & 0xFFFF), (layout.RETRY_TIME, 1, when >> 16 & 0xFFFF),
         (layout.RETRY_TIME, 2, when >> 32), (layout.RETURNED, layout.CAUSE_NACK, 1)]
+
+
+# --- what waits is taken elsewhere
+
+
+def test_the_former_time_of_a_message_that_was_set_aside_does_not_count_any_more(bench, connection):
+    queue = retrying(bench, rule={"causes": ALL, "min_ms": 1000, "max_ms": 9000, "backoff": 0})
+    send(connection, b"a")
+    consume_few(connection, queue, 1)
+    assert bodies(bench, connection) == [b"a"]
+    assert fail(bench, connection, 1) == []                 # Until START + 1000.
+    assert queue.set_aside(1)
+    queue.check()
+    assert (queue.gate.waiting, queue.gate.upcoming(9)) == (0, [])
+    assert not queue.gate.release(1)                        # It is not the gate's.
+    assert queue.release(1)
+    assert bodies(bench, connection) == [b"a"]
+    assert fail(bench, connection, 2) == []                 # Until START + 2000.
+    bench.at(START + 1500)
+    assert bodies(bench, connection) == []
+    bench.at(START + 2000)
+    assert bodies(bench, connection) == [b"a"]
+
+
+def test_what_waits_for_its_retry_cannot_be_skipped_and_what_stops_the_queue_does_not_wait(bench, connection):
+    queue = retrying(bench, delivery_limit=2, limit_stops=True)
+    send(connection, b"a")
+    consume_few(connection, queue, 1)
+    assert bodies(bench, connection) == [b"a"]
+    assert fail(bench, connection, 1) == []
+    assert not queue.gate.skip(1)
+    assert queue.gate.waiting == 1
+    bench.at(START + 200)
+    assert bodies(bench, connection) == [b"a"]
+    assert fail(bench, connection, 2) == []
+    assert (queue.gate.waiting, queue.gate.stopped) == (0, 1)
+    assert not queue.set_aside(1)
+    queue.check()
+
+
+def test_a_gate_that_comes_again_knows_of_no_stop_that_went_with_it(bench, connection):
+    queue = stopping(bench)
+    send(connection, b"a", b"b")
+    consume_few(connection, queue, 1)
+    assert bodies(bench, connection) == [b"a"]
+    assert fail(bench, connection, 1) == [b"a"]
+    assert fail(bench, connection, 2) == []
+    gate, queue.gate = queue.gate, None
+    assert bodies(bench, connection) == [b"a"]
+    queue.gate = gate
+    assert gate.stopped == 0
+    connection.feed(ack(2, 3))
+    assert bodies(bench, connection) == [b"b"]
+    queue.check()
+
+
+def test_however_much_jitter_a_returned_message_does_not_come_again_at_once(bench, connection):
+    queue = retrying(bench, rule={"causes": ALL, "min_ms": 1, "max_ms": 1, "jitter": 100})
+    send(connection, *[b"m"] * 50)
+    consume_few(connection, queue, 50)
+    assert len(got(bench, connection)) == 50
+    connection.feed(nack(2, 50, multiple=True))
+    assert (queue.gate.waiting, bodies(bench, connection)) == (50, [])
