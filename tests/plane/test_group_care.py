@@ -239,3 +239,12 @@ def test_no_group_has_a_key_that_is_too_long(bench, connection, queue):
     with pytest.raises(ValueError, match="so long a key"):
         queue.gate.pause(b"r" * 1025)
     assert len(queue.gate) == 0
+
+
+def test_a_message_that_was_put_back_goes_out_though_nothing_else_happens_to_its_group(bench, connection, queue):
+    send(connection, "r1")
+    assert queue.set_aside(1)
+    assert queue.gate.put_back(1)
+    queue.check()
+    consume(connection.channels[2], queue)
+    assert words(received(bench, connection)) == "r1"

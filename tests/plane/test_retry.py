@@ -724,3 +724,33 @@ def test_however_much_jitter_a_returned_message_does_not_come_again_at_once(benc
     assert len(got(bench, connection)) == 50
     connection.feed(nack(2, 50, multiple=True))
     assert (queue.gate.waiting, bodies(bench, connection)) == (50, [])
+
+
+def test_a_clock_set_back_by_less_than_a_second_shortens_no_delay_and_one_set_back_by_more_does(bench, connection):
+    queue = retrying(bench, rule={"causes": ALL, "min_ms": 1000, "max_ms": 1000, "backoff": 2})
+    send(connection, b"a", b"b")
+    consume_few(connection, queue, 1)
+    assert bodies(bench, connection) == [b"a"]
+    connection.feed(nack(2, 1))
+    assert bodies(bench, connection) == [b"b"]
+    bench.at(START - 500)
+    send(connection, b"c")
+    assert connection.channels[3].get(queue, True)          # The gate looks at the clock.
+    assert bodies(bench, connection) == [b"c"]
+    assert queue.gate.upcoming(9) == [(START + 1000, 1, 1)]
+    bench.at(START + 10_000)                                # a is ready; b is still out.
+    connection.feed(nack(2, 2))
+    bench.at(START + 10_000)
+    assert [row[0] for row in queue.gate.upcoming(9)] == [START + 11_000]
+    bench.at(START + 5000)
+    connection.feed(nack(2, 3))                             # a returns: the gate looks at the clock.
+    assert [row[0] for row in queue.gate.upcoming(9)] == [START + 6000] * 2
+
+
+def test_a_delay_is_not_shorter_by_a_part_of_a_millisecond(bench, connection, queue):
+    send(connection, b"a")
+    consume_few(connection, queue, 1)
+    assert bodies(bench, connection) == [b"a"]
+    bench.core.clock = lambda: START * 1_000_000 + 999_999
+    connection.feed(nack(2, 1))
+    assert queue.gate.upcoming(9) == [(START + 101, 1, 1)]
