@@ -1,4 +1,5 @@
 import pytest
+from tests.in_memory import in_memory  # noqa: F401 - its folders
 from tests.planter import samples
 from tests.planter.asking import ask
 from tests.planter.folder import Tree
