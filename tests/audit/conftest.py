@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pika
 import pytest
+from tests.in_memory import in_memory  # noqa: F401 - its folders
 
 from brokerd.store.disk import Disk
 from brokerd.upkeep.indexes import write_index

@@ -10,6 +10,7 @@ from random import Random
 import pytest
 from tests.faults.ledger import OPEN, Copy, body_of, read_body
 from tests.faults.power import Machine, PowerCut, PowerlessDisk
+from tests.in_memory import in_memory  # noqa: F401 - its folders
 from tests.plane import harness
 from tests.plane.harness import Deliver
 

@@ -4,6 +4,7 @@ that was confirmed waits, or is in its queue."""
 import pytest
 from tests.faults.power import Machine, PowerCut, PowerlessDisk
 from tests.faults.test_power import Story
+from tests.in_memory import in_memory  # noqa: F401 - its folders
 
 from brokerd.wire import methods
 from brokerd.wire.frames import body_frames, header_frame

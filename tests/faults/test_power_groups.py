@@ -9,6 +9,7 @@ import os
 import pytest
 from tests.faults.power import Machine, PowerCut, PowerlessDisk
 from tests.faults.test_power import Story
+from tests.in_memory import in_memory  # noqa: F401 - its folders
 
 from brokerd.operations import table
 from brokerd.operations.jobs import Running

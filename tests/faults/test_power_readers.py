@@ -5,6 +5,7 @@ from random import Random
 
 import pytest
 from tests.faults.power import PowerCut, PowerlessDisk
+from tests.in_memory import in_memory  # noqa: F401 - its folders
 from tests.plane.harness import Bench, ack, consume, nack
 from tests.plane.test_stream import Stream
 

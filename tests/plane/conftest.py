@@ -1,6 +1,7 @@
 import socket
 
 import pytest
+from tests.in_memory import in_memory  # noqa: F401 - its folders
 from tests.plane.harness import Bench
 
 

@@ -3,8 +3,10 @@ import os
 import select
 import subprocess
 import sys
+import tempfile
 
 import pytest
+from tests.broker import ROOT
 
 from brokerd.plane import Syncer
 
@@ -68,9 +70,9 @@ def test_a_file_that_fails_is_named_and_all_are_closed(syncer, tmp_path, place):
     assert wait_for(syncer) is True
 
 
-def test_the_file_is_on_disk_when_the_sync_is_over(syncer, tmp_path):
+def test_the_file_is_on_disk_when_the_sync_is_over(syncer):
     """The kernel says so: no page of the file is dirty."""
-    with open(tmp_path / "large", "wb") as file:
+    with tempfile.NamedTemporaryFile(dir=ROOT) as file:     # Temporary folders may be in memory.
         file.write(bytes(64 << 20))
         file.flush()
         before = dirty_pages(file.fileno())
