@@ -135,6 +135,7 @@ def test_silent_sockets_leave_descriptors_for_confirms_and_new_queues(tmp_path):
             channel.queue_declare(f"q{number}", durable=True)
             channel.basic_publish("", f"q{number}", b"x", pika.BasicProperties(delivery_mode=2))
         broker.wait_for_log("connections refused; this process may have 256 files open")
+        broker.wait_for_log("low on file descriptors: [0-9]{2,} connections refused")   # behind the first one
         for sock in sockets:
             sock.close()
         assert not [line for line in broker.lines if "publishers wait" in line or "ERROR" in line or "CRITICAL" in line]
@@ -151,6 +152,22 @@ def test_refused_sockets_are_told_once_a_second(monkeypatch):
     now[0] = 1.0
     budget.admits(budget.sockets_most)
     assert told == [1, 5]
+
+
+def test_sockets_refused_behind_the_last_line_are_told_though_no_further_one_comes(monkeypatch):
+    now, told = [0.0], []
+    monkeypatch.setattr(descriptors.log, "warning", lambda text, refused, limit: told.append(refused))
+    budget = Budget(1024, lambda: now[0])
+    for _ in range(5):
+        budget.admits(budget.sockets_most)
+    now[0] = 0.9
+    budget.tell()
+    assert told == [1]
+    now[0] = 1.0
+    budget.tell()
+    now[0] = 2.0
+    budget.tell()
+    assert told == [1, 4]
 
 
 def test_a_socket_is_admitted_if_segments_could_be_closed_for_it():

@@ -64,12 +64,16 @@ class Budget:
         if descriptor < self.sockets_most or self._close_files(CLOSED_AT_ONCE):
             return True
         self._untold += 1
+        self.tell()
+        return False
+
+    def tell(self) -> None:
+        """Log how many sockets were refused since the log last said so, if that is long enough ago."""
         now = self._monotonic()
-        if now >= self._told_at + TELL_SECONDS:
+        if self._untold and now >= self._told_at + TELL_SECONDS:
             log.warning("low on file descriptors: %d connections refused; this process may have %d files open",
                         self._untold, self.limit)
             self._told_at, self._untold = now, 0
-        return False
 
 
 def _close_none(most: int) -> int:

@@ -475,6 +475,7 @@ class Node:
 
     def _check_alarms(self, now: float) -> None:
         self.alarms.check(self.settings)
+        self.descriptors.tell()  # The last of many may have come before the log could speak of them.
         limit = self.alarms.memory_limit(self.settings)
         self.core.unfinished_most = limit // 4 or NO_LIMIT
         self.transaction_memory.most = limit // 8 or NO_LIMIT

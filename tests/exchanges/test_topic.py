@@ -1,5 +1,7 @@
 """Topic patterns: against a naive matcher, RabbitMQ's corners, and what lookups may cost."""
 
+import random
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -45,11 +47,13 @@ CHANGES = st.lists(st.one_of(
 
 
 @settings(max_examples=300)
-@given(changes=CHANGES, large=st.sampled_from([1, 3]), most=st.sampled_from([0, 1, 32]))
-def test_it_finds_the_same_where_it_remembers_what_words_have_led_to(changes, large, most):
+@given(changes=CHANGES, large=st.sampled_from([1, 3]), most=st.sampled_from([0, 1, 32]),
+       huge=st.sampled_from([1, 2, 4, 2048]))
+def test_it_finds_the_same_where_it_remembers_what_words_have_led_to(changes, large, most, huge):
     exchange, ends, patterns = TopicExchange("x"), {}, []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(topic, "_LARGE", large)
+        patch.setattr(topic, "_HUGE", huge)
         patch.setattr(topic, "_REMEMBERED_MOST", most)
         for change, text in changes:
             if change == "ask":
@@ -155,6 +159,25 @@ def test_what_words_led_to_is_forgotten_when_it_is_too_much():
         patch.setattr(topic, "_REMEMBERED_MOST", 1)
         assert steps(exchange, "x.a.x.a") > SMALL_SETS < steps(exchange, "x.a.x.a")
         assert exchange._memory._held <= max(exchange._memory._most, len(WILD))
+
+
+def test_no_word_is_followed_from_very_many_places():
+    """Patterns that lead each key to another set of them at each word."""
+    chance = random.Random(1)
+    exchange, _ = bound([".".join(chance.choice("#*a") for _ in range(30)) for _ in range(600)])
+    keys = [".".join(chance.choice("ab") for _ in range(127)) for _ in range(3)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(topic, "_HUGE", 1 << 30)
+        expected = [set(exchange.destinations(key, Properties)) for key in keys]
+    followed, step = [], topic._step
+    exchange._memory = None
+    with pytest.MonkeyPatch.context() as patch:
+        def noted(places, word):
+            followed.append(len(places))
+            return step(places, word)
+        patch.setattr(topic, "_step", noted)
+        assert [set(exchange.destinations(key, Properties)) for key in keys] == expected
+    assert topic._LARGE < max(followed) < topic._HUGE
 
 
 def test_a_lookup_takes_the_same_steps_among_a_hundred_times_the_bindings():

@@ -13,18 +13,22 @@ once, however many ways lead there.  So a lookup costs at most words x places, a
 Such patterns soon reach the same sets again and again.  What a word leads to from a large set is therefore remembered,
 until the exchange's patterns change: keys then cost their words alone.  All words that no pattern has are one word
 there, because they lead to the same places.
+Patterns may be chosen so that each key leads to another set of many thousand places.  Where so many are reached, the
+key is looked up in numbers with a bit for each place (states.py), made of all patterns when they are first needed.
 With many patterns the memory that a lookup touches decides its speed.  Therefore ``*`` and ``#`` are fields and not
 keys of the table of words, and the place at the end of most patterns has no table at all.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Any, ClassVar
 
 from brokerd.exchanges import destinations_of_key as of_key
 from brokerd.exchanges.exchange import Binding, Exchange, LazyProperties
+from brokerd.exchanges.states import States
 
 WILD = frozenset(("*", "#"))  # the words of a pattern that stand for others
 _LARGE = 32  # Where so many places are reached, the step from them by a word is remembered.
+_HUGE = 2048  # Where so many places are reached, the key is looked up by bits.
 _REMEMBERED_MOST = 32  # places of remembered sets, and steps between them, for each pattern and word of the exchange
 _NO_WORD = "*"  # stands for a word that no pattern has: in a pattern '*' is no word, so that no place leads on by it
 
@@ -116,6 +120,10 @@ class _Memory:
             onward = known.after[word] = self.number(_step(known.places, word))
         return onward
 
+    def is_huge(self, number: int) -> bool:
+        """Whether a step from the set of this number would cost too much."""
+        return len(self._sets[number].places) >= _HUGE
+
     def found(self, number: int) -> list[Any]:
         """The destinations that are bound at the places of the set."""
         known = self._sets[number]
@@ -135,7 +143,7 @@ class _Memory:
 class TopicExchange(Exchange):
     """Routing key matches the pattern (AMQP 0-9-1, 3.1.3.3)."""
 
-    __slots__ = ("_literal", "_memory", "_root", "_words")
+    __slots__ = ("_literal", "_memory", "_root", "_states", "_words")
 
     type: ClassVar[str] = "topic"
     matches_keys: ClassVar[bool] = True
@@ -146,6 +154,7 @@ class TopicExchange(Exchange):
         self._root: _Place | None = None  # None: no pattern
         self._words: dict[str, int] = {}  # of patterns: how often each is in one
         self._memory: _Memory | None = None  # None: nothing is remembered
+        self._states: States | None = None  # None: not needed since a pattern came or went
 
     def destinations(self, routing_key: str, properties: LazyProperties) -> Collection[Any]:
         literal = of_key.list_once(self._literal.get(routing_key))
@@ -158,21 +167,32 @@ class TopicExchange(Exchange):
         places: Collection[_Place] = _first_places(self._root)
         for at, word in enumerate(words):
             if len(places) >= _LARGE:
-                return self._found_from(places, words[at:])
+                return self._found_from(places, words, at)
             places = _step(places, word)
             if not places:
                 return []
         return _bound_at(places)
 
-    def _found_from(self, places: Collection[_Place], words: list[str]) -> list[Any]:
-        """The destinations that the words lead to from a large set of places."""
+    def _found_from(self, places: Collection[_Place], words: list[str], at: int) -> list[Any]:
+        """The destinations that the words from ``at`` on lead to from a large set of places."""
         memory = self._memory
         if memory is None:
             memory = self._memory = _Memory(_REMEMBERED_MOST * (len(self._bindings) + len(self._words)))
         number = memory.number(places)
-        for word in words:
+        for word in words[at:]:
+            if memory.is_huge(number):
+                return self._found_by_bits(words)
             number = memory.after(number, word if word in self._words else _NO_WORD)
         return memory.found(number)
+
+    def _found_by_bits(self, words: list[str]) -> list[Any]:
+        """The destinations that all words of a key lead to, whatever the places."""
+        if self._states is None:
+            self._states = States(_patterns(self._root))
+        found: list[Any] = []
+        for bound in self._states.found(words):
+            _add_bound(found, bound)
+        return found
 
     def _added(self, binding: Binding) -> None:
         pattern, destination = binding.routing_key, binding.destination
@@ -180,7 +200,7 @@ class TopicExchange(Exchange):
         if _is_literal(words):
             self._literal[pattern] = of_key.add(self._literal.get(pattern), destination)
             return
-        self._memory = None
+        self._memory = self._states = None
         if self._root is None:
             self._root = _Place(after_hash=False)
         place = self._root
@@ -204,7 +224,7 @@ class TopicExchange(Exchange):
             else:
                 self._literal[pattern] = left
             return
-        self._memory = None
+        self._memory = self._states = None
         way: list[_Place] = [self._root]  # type: ignore[list-item]
         for word in words:
             if word not in WILD:
@@ -254,12 +274,29 @@ def _bound_at(places: Collection[_Place]) -> list[Any]:
     """The destinations that are bound at the places."""
     found: list[Any] = []
     for place in places:
-        bound = place.destinations
-        if type(bound) is dict:
-            found += bound
-        elif bound is not None:
-            found.append(bound)
+        _add_bound(found, place.destinations)
     return found
+
+
+def _add_bound(found: list[Any], bound: of_key.Destinations) -> None:
+    if type(bound) is dict:
+        found += bound
+    elif bound is not None:
+        found.append(bound)
+
+
+def _patterns(root: _Place | None) -> Iterator[tuple[tuple[str, ...], of_key.Destinations]]:
+    """The words of each pattern below ``root``, and what is bound by it."""
+    ways: list[tuple[tuple[str, ...], _Place | None]] = [((), root)]
+    while ways:
+        words, place = ways.pop()
+        if place is None:
+            continue
+        if place.destinations is not None:
+            yield words, place.destinations
+        ways += (((*words, "*"), place.one_word), ((*words, "#"), place.any_words))
+        if place.words is not None:
+            ways += [((*words, word), onward) for word, onward in place.words.items()]
 
 
 def _reach(places: dict[_Place, None], place: _Place | None) -> None:
