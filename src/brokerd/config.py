@@ -126,7 +126,8 @@ class Config:
         "amqp", "Path of a unix socket to listen on for AMQP as well; empty means none.", path="file",
     )] = ""
     proxy_protocol_from: Annotated[str, Option(
-        "amqp", "Trusted proxies, addresses and networks between commas: they begin with a PROXY header.",
+        "amqp",
+        "Addresses and networks, between commas, of trusted proxies; these begin each connection with a PROXY header.",
     )] = ""
     tcp_nodelay: Annotated[bool, Option(
         "amqp", "Send small segments at once (TCP_NODELAY).",
@@ -257,7 +258,9 @@ class Config:
         "auth", "default_user may connect only from this machine.",
     )] = True
     failed_logins_per_second: Annotated[int, Option(
-        "auth", "So many wrong passwords a second of one user from one address are looked at, and ten at once; 0: all.",
+        "auth",
+        "Failed logins a second that one address may have for one user, after ten at once; further ones are refused; "
+        "0: no limit.",
         low=0, high=1_000_000, reloadable=True,
     )] = 1
     oauth2_jwks: Annotated[str, Option(
@@ -331,13 +334,17 @@ class Config:
         reloadable=True,
     )] = "http://localhost:8000/auth/topic"
     auth_http_timeout_seconds: Annotated[int, Option(
-        "auth", "The web server must answer in so many seconds, else it has denied.", low=1, high=300, reloadable=True,
+        "auth",
+        "The web server must answer within this many seconds; else the broker denies.",
+        low=1, high=300, reloadable=True,
     )] = 5
     auth_http_cache_seconds: Annotated[int, Option(
-        "auth", "An answer of the web server counts for so many seconds.", low=1, high=86400, reloadable=True,
+        "auth",
+        "The broker uses an answer of the web server for this many seconds.", low=1, high=86400, reloadable=True,
     )] = 15
     auth_http_cache_entries: Annotated[int, Option(
-        "auth", "So many answers of the web server are remembered.", low=1000, high=10_000_000, reloadable=True,
+        "auth",
+        "The broker remembers at most this many answers of the web server.", low=1000, high=10_000_000, reloadable=True,
     )] = 20_000
     auth_http_ca_cert: Annotated[str, Option(
         "auth", "File with the CAs (PEM) of the web server; empty: the system's.", reloadable=True, path="file",

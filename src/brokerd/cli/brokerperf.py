@@ -325,9 +325,9 @@ def confirm(uri: Address, pids: tuple[int, ...], **options: Any) -> Plan:
     "-w", "--what", "kind", type=click.Choice(list(perfchurn.KINDS)), default="connection", show_default=True,
     help="What to do. " + " ".join(f"{name}: {kind.told}." for name, kind in perfchurn.KINDS.items()),
 )
-@click.option("-x", "--workers", type=click.IntRange(1, 1000), default=4, show_default=True, help="How many do it.")
+@click.option("-x", "--workers", type=click.IntRange(1, 1000), default=4, show_default=True, help="How many at a time.")
 @click.option("-z", "--seconds", type=click.FloatRange(min=0), default=0, help="How long.  [default: 10]")
-@click.option("-n", "--count", type=click.IntRange(0), default=0, help="Do it so many times, all workers together.")
+@click.option("-n", "--count", type=click.IntRange(0), default=0, help="Rounds to do, of all workers together.")
 @click.option("-r", "--rate", type=click.FloatRange(min=0), default=0, help="Rounds a second, of all workers together.")
 @click.option("--messages", type=click.IntRange(0, 10_000), default=1, show_default=True, help="Of each session.")
 @click.option("--durable", is_flag=True, help="Declare durable queues.")

@@ -350,7 +350,8 @@ OPERATIONS = (
         ListRequest, Streams, Right("management", "visit"), _list, job=True, aliases=("list_streams",),
     ),
     Operation(
-        "stream", "read", "Show messages of a stream from an offset or a time on; nothing is kept of who reads so.",
+        "stream", "read",
+        "Show messages of a stream from an offset or a time on; the stream keeps no offset of this reader.",
         ReadRequest, Read, Right("management", "visit"), _read, job=True,
     ),
     Operation(

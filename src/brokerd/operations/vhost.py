@@ -80,8 +80,9 @@ def _show(node: "Node", who: Who, request: ShowRequest) -> VHostRow:
 class AddRequest:
     vhost: Annotated[str, Field("The vhost's name.", argument=True, low=1, high=255)]
     description: Annotated[str | None, Field("What it is for, in words for people.", high=1024)] = None
-    tags: Annotated[list[str] | None, Field("Words for people.")] = None
-    default_queue_type: Annotated[str | None, Field(f"Of durable queues that name none: {KINDS}; '': classic.")] = None
+    tags: Annotated[list[str] | None, Field("Tags, for people to read.")] = None
+    default_queue_type: Annotated[str | None, Field(
+        f"Type of durable queues whose declarations name none: {KINDS}; '': classic.")] = None
     replace: Annotated[bool, Field("If it is there already, change what is given.")] = False
 
 
