@@ -11,6 +11,8 @@ At the destination each confirmed number must be there, and numbers must grow bu
 delivered before.  With dedup none comes twice; with stream neither, where the shovel's source is a stream.
 With federation the queue at the destination has the source's as its upstream, and a consumer all the time; with
 exchange it is an exchange that has an upstream.  A third argument is the seconds of rest between rounds.
+
+100 rounds of each kind passed, on a busy machine, after links began to ask for their lag.
 """
 
 import contextlib
