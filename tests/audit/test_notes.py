@@ -46,5 +46,14 @@ def test_what_contradicts_its_message_is_damage(tmp_path, steps, hashes, words):
     assert [words in each for each in found] == [True] if words else found == []
 
 
+def test_a_token_without_a_delivery_is_the_last_thing_of_a_life(tmp_path):
+    """A turn of the broker may tell several, and have written no delivery when it is killed."""
+    later = [out(3), acked(3)]
+    assert damage(tmp_path / "soon", [token(1), token(2), out(2, ONE), acked(2)]) == []
+    (found,) = damage(tmp_path / "late", [token(1), *later * 60])
+    assert NOT_TOLD in found
+    assert damage(tmp_path / "start", [token(1), (0, STARTED, 0, RESTARTED), *later * 60]) == []
+
+
 def test_a_redriven_message_says_where_it_stood(tmp_path):
     assert ["where it stood" in each for each in damage(tmp_path, [], flags=16)] == [True] * 4

@@ -285,7 +285,7 @@ class Play:
     def compared(self, entries, told):
         """What the entries of a message say besides its end, and what by the journal they should (``told``)."""
         return [(entry.type, entry.reason, entry.count) for entry in entries
-                if not entry.settles and entry.type != ASIDE], told
+                if not entry.settles and entry.type not in (ASIDE, 11)], told
 
     def dies_at(self, life, ts):
         """When a message expires, in ns; None: never."""

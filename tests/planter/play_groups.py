@@ -11,6 +11,7 @@ from tests.planter.files import ASIDE, HANDED_OUT, RETURNED
 from tests.planter.play import GONE, MS, OUT, READY, Play
 
 PARKED, RELEASED, TOKEN, RETRY, REPLAYED, REPLAY, DUPLICATE, GROUP_PARKED, GROUP_RELEASED, REDRIVEN = range(16, 26)
+PARKS = 11                      # an entry: as one that sets aside
 STOPS, RELEASES = (PARKED, GROUP_PARKED), (RELEASED, GROUP_RELEASED)
 REASONS = {PARKED: (4,), RELEASED: (0,), REPLAY: (0,), DUPLICATE: (1, 2, 3, 4), GROUP_PARKED: (4, 5),
            GROUP_RELEASED: (0,), REDRIVEN: (0,)}
@@ -170,7 +171,7 @@ class GroupPlay(Play):
         said, asides, redriven = [], set(), False
         for entry in entries:
             redriven |= bool(entry.record.flags & AGAIN)
-            if entry.type == ASIDE:
+            if entry.type in (ASIDE, PARKS):
                 asides.add(entry.count)
             elif not entry.settles:
                 said.append((entry.type, entry.reason, entry.count))
@@ -201,6 +202,6 @@ def is_played(queue):
 
 
 def since_replay(entries):
-    """The entries of a message's last life, without its parks and the times of its tries."""
+    """The entries of a message's last life, without the times of its tries."""
     begin = max((place + 1 for place, entry in enumerate(entries) if entry.type == 13), default=0)
-    return [entry for entry in entries[begin:] if entry.type not in (11, 12)]
+    return [entry for entry in entries[begin:] if entry.type != 12]

@@ -18,6 +18,7 @@ from brokerd.store import format as layout
 from brokerd.store.reading import Records
 
 PLACE = "x-group-seq"
+TURN_NS = 1_000_000_000         # longer than a turn of the broker
 
 
 def contradictions(triple: Triple, records: Records, journal: Journal, *, whole: bool) -> list[Damage]:
@@ -62,27 +63,34 @@ def _wrong(records: Records, journal: Journal, *,
 
 
 def _tokens_without_deliveries(journal: Journal) -> np.ndarray:
-    """The tokens that are not followed by a delivery of their message to their consumer.  kill -9 may come between."""
+    """The tokens that are not followed by a delivery of their message to their consumer.  kill -9 may come between:
+    then nothing else happens in that life of the broker, but for what went out in the same turn."""
     tokens = np.flatnonzero(journal.aside["type"] == layout.TOKEN_EVENT)
     if not tokens.size:
         return tokens
     events = np.concatenate((journal.events, journal.again))
     order = np.lexsort((events["ts"], events["seq"]))
     events = events[order]
-    found = []
+    found, runs = [], journal.runs
+    every = np.sort(np.concatenate((events["ts"], journal.aside["ts"])))
     first = np.searchsorted(events["seq"], journal.aside["seq"][tokens])
     for token, at in zip(tokens.tolist(), first.tolist(), strict=True):
-        found += [token] * _is_alone(journal.aside[token], events, at, journal.runs)
+        one = journal.aside[token]
+        end = np.append(runs, FOREVER)[np.searchsorted(runs, one["ts"])]        # of that life
+        goes_on = every[np.searchsorted(every, end) - 1] > one["ts"] + TURN_NS and not journal.gaps
+        goes_on &= one["seq"] not in journal.late["seq"]
+        found += [token] * _is_alone(one, events, at, runs, goes_on=bool(goes_on))
     return np.array(found, np.int64)
 
 
-def _is_alone(token: np.void, events: np.ndarray, at: int, runs: np.ndarray) -> bool:
-    """Whether the first event of its message behind a token (events from ``at`` on) is no delivery to its consumer."""
+def _is_alone(token: np.void, events: np.ndarray, at: int, runs: np.ndarray, *, goes_on: bool) -> bool:
+    """Whether the first event of its message behind a token (events from ``at`` on) is no delivery to its consumer.
+    ``goes_on``: whether something else happened later in that life of the broker."""
     while at < events.size and events["seq"][at] == token["seq"] and events["ts"][at] < token["ts"]:
         at += 1
     if at == events.size or events["seq"][at] != token["seq"]:
-        return False
+        return goes_on
     event = events[at]
     if np.searchsorted(runs, event["ts"]) != np.searchsorted(runs, token["ts"]):
-        return False
+        return goes_on
     return bool(event["type"] != layout.DELIVERED or event["consumer"] != token["consumer"])
