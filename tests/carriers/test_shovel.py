@@ -41,9 +41,9 @@ def test_all_messages_come_in_the_order_of_their_queue_with_properties_and_large
 @pytest.mark.parametrize("mode", ["on-confirm", "on-publish", "no-ack"])
 def test_a_message_that_is_larger_than_what_a_link_keeps_at_a_time_passes(pair, mode):
     here, there = pair
-    fill(here, "from", [bytes(KEPT_OCTETS_MAX + 1), b"end"])
+    fill(here, "from", [bytes(2 * KEPT_OCTETS_MAX), b"end"])
     shovel(here, src_queue="from", dest_uri=uri(there), dest_queue="to", ack_mode=mode)
-    assert list(map(len, bodies(take(there, "to", 2)))) == [KEPT_OCTETS_MAX + 1, 3]
+    assert list(map(len, bodies(take(there, "to", 2)))) == [2 * KEPT_OCTETS_MAX, 3]
     await_true(lambda: ask(here, "queue show", queue="from")["messages"] == 0)
 
 
