@@ -18,7 +18,6 @@ from brokerd.store import format as layout
 from brokerd.store.reading import Records
 
 PLACE = "x-group-seq"
-TURN_NS = 1_000_000_000         # longer than a turn of the broker
 
 
 def contradictions(triple: Triple, records: Records, journal: Journal, *, whole: bool) -> list[Damage]:
@@ -64,7 +63,7 @@ def _wrong(records: Records, journal: Journal, *,
 
 def _tokens_without_deliveries(journal: Journal) -> np.ndarray:
     """The tokens that are not followed by a delivery of their message to their consumer.  kill -9 may come between:
-    then nothing else happens in that life of the broker, but for what went out in the same turn."""
+    then nothing else happens in that life of the broker."""
     tokens = np.flatnonzero(journal.aside["type"] == layout.TOKEN_EVENT)
     if not tokens.size:
         return tokens
@@ -77,7 +76,7 @@ def _tokens_without_deliveries(journal: Journal) -> np.ndarray:
     for token, at in zip(tokens.tolist(), first.tolist(), strict=True):
         one = journal.aside[token]
         end = np.append(runs, FOREVER)[np.searchsorted(runs, one["ts"])]        # of that life
-        goes_on = every[np.searchsorted(every, end) - 1] > one["ts"] + TURN_NS and not journal.gaps
+        goes_on = every[np.searchsorted(every, end) - 1] > one["ts"] and not journal.gaps
         goes_on &= one["seq"] not in journal.late["seq"]
         found += [token] * _is_alone(one, events, at, runs, goes_on=bool(goes_on))
     return np.array(found, np.int64)
