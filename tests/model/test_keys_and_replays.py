@@ -104,7 +104,7 @@ class KnownKeys:
 
     def newest(self, key, *, unsettled=False):
         return next((message for message in reversed(self.entries) if message.key == key
-                     and not (unsettled and message.state in (SETTLED, GONE))), None)
+                     and not (unsettled and message.state in (SETTLED, GONE, "replaced"))), None)
 
     def counts(self, key, now_ms):
         """True; False; None: it may."""
