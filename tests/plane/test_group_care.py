@@ -248,3 +248,16 @@ def test_a_message_that_was_put_back_goes_out_though_nothing_else_happens_to_its
     queue.check()
     consume(connection.channels[2], queue)
     assert words(received(bench, connection)) == "r1"
+
+
+@pytest.mark.parametrize("stop", ["pause", "park"])
+def test_a_group_whose_turn_it_was_does_not_go_out_once_it_is_stopped(bench, connection, queue, stop):
+    send(connection, "r1")
+    assert queue.gate.scan(10)
+    assert queue.gate.find(b"r")["turn"]
+    getattr(queue.gate, stop)(b"r")
+    queue.check()
+    consume(connection.channels[2], queue)
+    assert received(bench, connection) == []
+    assert queue.gate.resume(b"r") is (stop == "pause")     # What is parked, resume does not release.
+    assert words(received(bench, connection)) == ("r1" if stop == "pause" else "")
