@@ -102,6 +102,16 @@ def test_the_same_type_has_two_names_and_any_type_can_be_made_to_delay():
     topic.bind(queue, "a.*")
     assert (topic.type, list(topic.destinations("a.b", Properties))) == ("topic", [queue])
     assert isinstance(topic, DelayedExchange)
+    assert list(topic.destinations_of_keys(("a.b", "a.c", "b"), Properties)) == [queue]
+
+
+def test_an_inner_type_remembers_as_much_of_its_patterns_as_an_exchange_of_that_type():
+    delayed, plain = DelayedExchange("x", arguments={"x-delayed-type": "topic"}), TopicExchange("y")
+    for exchange in (delayed, plain):
+        for number in range(3**4):
+            exchange.bind(Queue("a"), ".".join("#*a"[number // 3**at % 3] for at in range(4)))
+        exchange.destinations(".".join("a" * 50), Properties)
+    assert delayed._inner._memory._most == plain._memory._most
 
 
 def test_without_a_holder_nothing_is_held_back():

@@ -187,3 +187,28 @@ def test_a_lookup_takes_the_same_steps_among_a_hundred_times_the_bindings():
             exchange.bind(queue, f"shop{number}.*.#")
     words = ["shop3", "x", "y"]
     assert lookups(small, words) == lookups(big, words)
+
+
+@settings(max_examples=300)
+@given(patterns=st.lists(PATTERN, max_size=15), keys=st.lists(LONG_KEY, min_size=1, max_size=4, unique=True),
+       large=st.sampled_from([1, 3, 32]), most=st.sampled_from([0, 1, 32]))
+def test_several_keys_lead_where_each_of_them_leads(patterns, keys, large, most):
+    exchange, ends = bound(patterns)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(topic, "_LARGE", large)
+        patch.setattr(topic, "_REMEMBERED_MOST", most)
+        found = list(exchange.destinations_of_keys(keys, Properties))
+        each = {end for key in keys for end in exchange.destinations(key, Properties)}
+    assert len(found) == len(set(found))
+    assert set(found) == each
+    assert [pattern for end, pattern in zip(ends, patterns, strict=True) if end in each] == [
+        pattern for pattern in patterns if any(topic_matches(split(pattern), split(key)) for key in keys)]
+
+
+def test_a_place_that_many_keys_lead_to_is_asked_for_its_destinations_once():
+    exchange, ends = bound(["#"] * 50)
+    asked = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(topic, "_bound_at", lambda places: asked.extend(places) or list(ends))
+        assert list(exchange.destinations_of_keys([str(number) for number in range(100)], Properties)) == ends
+    assert len(asked) == 1

@@ -15,7 +15,7 @@ Knows nothing of where messages wait: that is for the ``holder``, which vhost/de
 """
 
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -82,6 +82,9 @@ class DelayedExchange(Exchange):
 
     def destinations(self, routing_key: str, properties: LazyProperties) -> Collection[Any]:
         return self._inner.destinations(routing_key, properties)
+
+    def destinations_of_keys(self, keys: Sequence[str], properties: LazyProperties) -> Collection[Any]:
+        return self._inner.destinations_of_keys(keys, properties)
 
     def remember(self, message: "Message") -> None:
         self._inner.remember(message)

@@ -8,7 +8,7 @@ Knows nothing of sockets, permissions, durability or the names of other exchange
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Hashable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from brokerd.exchanges.comparable import comparable
@@ -190,6 +190,17 @@ class Exchange:
         The answer may be a part of the index: the caller must use it before the next change of a binding.
         """
         raise NotImplementedError
+
+    def destinations_of_keys(self, keys: Sequence[str], properties: LazyProperties) -> Collection[Any]:
+        """Where a message with several routing keys goes (CC, BCC), each of them different: every destination once.
+
+        Asked only where ``matches_keys``.  Different keys may lead to the same thousands of destinations.  A type where
+        that is possible asks for them once.
+        """
+        found: dict[Any, None] = {}
+        for key in keys:
+            found.update(dict.fromkeys(self.destinations(key, properties)))
+        return found
 
     def intercept(self, routing_key: str, properties: LazyProperties) -> Intercepted | None:
         """What becomes of a message published to this very exchange, instead of being routed; None: it is routed.

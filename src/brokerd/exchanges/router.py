@@ -44,12 +44,12 @@ def route(
     with_history: tuple[Exchange, ...] = ()
     asked: tuple[Asked, ...] = ()
     headers_decide = not further_keys
+    keys = tuple(dict.fromkeys((routing_key, *further_keys))) if further_keys else ()
     for visiting in waiting:  # the list grows during the walk
-        found = visiting.destinations(routing_key, properties)
         if further_keys and visiting.matches_keys:
-            found = list(found)
-            for key in further_keys:
-                found += visiting.destinations(key, properties)
+            found = visiting.destinations_of_keys(keys, properties)
+        else:
+            found = visiting.destinations(routing_key, properties)
         if not visiting.key_decides:
             cacheable = False
             if visiting.asked is not None:

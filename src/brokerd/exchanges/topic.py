@@ -19,7 +19,7 @@ With many patterns the memory that a lookup touches decides its speed.  Therefor
 keys of the table of words, and the place at the end of most patterns has no table at all.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, ClassVar
 
 from brokerd.exchanges import destinations_of_key as of_key
@@ -124,6 +124,10 @@ class _Memory:
         """Whether a step from the set of this number would cost too much."""
         return len(self._sets[number].places) >= _HUGE
 
+    def places(self, number: int) -> Collection[_Place]:
+        """The places in the set."""
+        return self._sets[number].places
+
     def found(self, number: int) -> list[Any]:
         """The destinations that are bound at the places of the set."""
         known = self._sets[number]
@@ -143,7 +147,7 @@ class _Memory:
 class TopicExchange(Exchange):
     """Routing key matches the pattern (AMQP 0-9-1, 3.1.3.3)."""
 
-    __slots__ = ("_literal", "_memory", "_root", "_states", "_words")
+    __slots__ = ("_literal", "_memory", "_pattern_count", "_root", "_states", "_words")
 
     type: ClassVar[str] = "topic"
     matches_keys: ClassVar[bool] = True
@@ -152,6 +156,7 @@ class TopicExchange(Exchange):
         super().__init__(name, **properties)
         self._literal: dict[str, of_key.Destinations] = {}
         self._root: _Place | None = None  # None: no pattern
+        self._pattern_count = 0  # bindings with one: a delayed exchange keeps the bindings of its inner one itself
         self._words: dict[str, int] = {}  # of patterns: how often each is in one
         self._memory: _Memory | None = None  # None: nothing is remembered
         self._states: States | None = None  # None: not needed since a pattern came or went
@@ -167,25 +172,57 @@ class TopicExchange(Exchange):
         places: Collection[_Place] = _first_places(self._root)
         for at, word in enumerate(words):
             if len(places) >= _LARGE:
-                return self._found_from(places, words, at)
+                memory, number = self._remembered(places, words[at:])
+                return self._found_by_bits(words) if number is None else memory.found(number)
             places = _step(places, word)
             if not places:
                 return []
         return _bound_at(places)
 
-    def _found_from(self, places: Collection[_Place], words: list[str], at: int) -> list[Any]:
-        """The destinations that the words from ``at`` on lead to from a large set of places."""
+    def destinations_of_keys(self, keys: Sequence[str], properties: LazyProperties) -> Collection[Any]:
+        found: dict[Any, None] = {}
+        for key in keys:
+            found.update(dict.fromkeys(of_key.list_once(self._literal.get(key))))
+        if self._root is None:
+            return found
+        known, reached = self._words, dict[_Place, None]()
+        ways = {tuple([word if word in known else _NO_WORD for word in words_of(key)]): None for key in keys}
+        sets: dict[int, Collection[_Place]] = {}  # A remembered one may come often.
+        for words in ways:
+            places = self._places(words)
+            if places is None:
+                found.update(dict.fromkeys(self._found_by_bits(words)))
+            else:
+                sets[id(places)] = places
+        for places in sets.values():
+            reached.update(dict.fromkeys(places))
+        found.update(dict.fromkeys(_bound_at(reached)))
+        return found
+
+    def _places(self, words: Sequence[str]) -> Collection[_Place] | None:
+        """The places that the words lead to; None: by a set that is too large."""
+        places: Collection[_Place] = _first_places(self._root)
+        for at, word in enumerate(words):
+            if len(places) >= _LARGE:
+                memory, number = self._remembered(places, words[at:])
+                return None if number is None else memory.places(number)
+            places = _step(places, word)
+        return places
+
+    def _remembered(self, places: Collection[_Place], words: Sequence[str]) -> tuple[_Memory, int | None]:
+        """The memory, and the number of the set in it that the words lead to from a large set of places; None: they lead
+        there by a set that is too large."""
         memory = self._memory
         if memory is None:
-            memory = self._memory = _Memory(_REMEMBERED_MOST * (len(self._bindings) + len(self._words)))
+            memory = self._memory = _Memory(_REMEMBERED_MOST * (self._pattern_count + len(self._words)))
         number = memory.number(places)
-        for word in words[at:]:
+        for word in words:
             if memory.is_huge(number):
-                return self._found_by_bits(words)
+                return memory, None
             number = memory.after(number, word if word in self._words else _NO_WORD)
-        return memory.found(number)
+        return memory, number
 
-    def _found_by_bits(self, words: list[str]) -> list[Any]:
+    def _found_by_bits(self, words: Sequence[str]) -> list[Any]:
         """The destinations that all words of a key lead to, whatever the places."""
         if self._states is None:
             self._states = States(_patterns(self._root))
@@ -201,6 +238,7 @@ class TopicExchange(Exchange):
             self._literal[pattern] = of_key.add(self._literal.get(pattern), destination)
             return
         self._memory = self._states = None
+        self._pattern_count += 1
         if self._root is None:
             self._root = _Place(after_hash=False)
         place = self._root
@@ -225,6 +263,7 @@ class TopicExchange(Exchange):
                 self._literal[pattern] = left
             return
         self._memory = self._states = None
+        self._pattern_count -= 1
         way: list[_Place] = [self._root]  # type: ignore[list-item]
         for word in words:
             if word not in WILD:
