@@ -67,6 +67,19 @@ class RabbitMQ:
 
     def start(self):
         """Start, and return when it serves.  Raises AssertionError with what it said when it does not."""
+        wanted, attempts = (self.port, self.http_port), 3
+        while True:
+            try:
+                return self._start()
+            except AssertionError as error:     # Another process may have got a port that was free.
+                attempts -= 1
+                if not attempts or "eaddrinuse" not in str(error):
+                    raise
+            self.port, self.http_port = wanted
+            self.lines.clear()
+            self._ready.clear()
+
+    def _start(self):
         port, dist, epmd = free_ports(3)
         self.port = self.port or port
         self._mapper = epmd
