@@ -210,8 +210,8 @@ class TopicExchange(Exchange):
         return places
 
     def _remembered(self, places: Collection[_Place], words: Sequence[str]) -> tuple[_Memory, int | None]:
-        """The memory, and the number of the set in it that the words lead to from a large set of places; None: they lead
-        there by a set that is too large."""
+        """The memory, and the number of the set in it to which the words lead from a large set of places; None: they
+        lead there by a set that is too large."""
         memory = self._memory
         if memory is None:
             memory = self._memory = _Memory(_REMEMBERED_MOST * (self._pattern_count + len(self._words)))

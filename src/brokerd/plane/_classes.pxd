@@ -22,6 +22,7 @@ cdef class Core:
     cdef void tell_lost(self)
     cdef Connection next_connection(self)
     cdef void ask_to_go_on(self)
+    cdef void ask_for_go_on(self)
     cdef int do_errand(self) except -1
     cdef void send_confirms(self)
     cdef uint8_t *input

@@ -197,7 +197,7 @@ cdef class Core:
 
     def turn(self):
         cdef uint64_t spent = 0
-        cdef int64_t until = NEVER, deliver_until = NEVER
+        cdef int64_t until = NEVER, deliver_until = NEVER, began
         cdef core_t *c = &self.c
         if self.in_turn or self.ended:
             return
@@ -229,9 +229,15 @@ cdef class Core:
                     continue
                 if LIKELY(not has_unfinished(c)) or spent >= c.turn_octets:
                     break
+                if UNLIKELY(c.busy >= c.crowd_ns):
+                    # Each read of a socket runs a turn.  The loop would do affairs in each, before it looks after anything else.
+                    self.ask_for_go_on()
+                    break
                 if until == NEVER and c.work_ns != NEVER:
                     until = monotonic_ns() + c.work_ns
+                began = monotonic_ns()
                 spent += c.turn_octets // DEAD_MOST * finish_chunk(c, DEAD_MOST, until)
+                c.busy += monotonic_ns() - began
             flush_out_dirty(c)
         finally:
             self.in_turn = False
@@ -309,7 +315,11 @@ cdef class Core:
 
     cdef void ask_to_go_on(self):
         """Have go_on() called if octets or errands wait, once for each call."""
-        if (self.calm or self.yielded or self.errands) and not self.go_on_asked:
+        if self.calm or self.yielded or self.errands:
+            self.ask_for_go_on()
+
+    cdef void ask_for_go_on(self):
+        if not self.go_on_asked:
             self.go_on_asked = True
             self.go_on_upcall()
 
