@@ -39,6 +39,7 @@ ELSEWHERE = {
     "passwords of new users": "auth/test_passwords.py",
     "import of definitions": "server/test_changes.py",
     "a parameter of a shovel or an upstream that cannot be": "policies/test_link_parameters.py",
+    "a setting of a policy that cannot be": "policies/test_words.py",
     "passwords in addresses of links": "management/test_rabbit_links.py",
     "who sees shovels and federation links": "management/test_rabbit_links.py",
     "a dead letter of a message with `BCC`": "conversations/test_cc_bcc.py",

@@ -29,12 +29,12 @@ def stream_files(tmp_path_factory):
             channel.queue_declare("queue", durable=True)
             channel.basic_publish("", "queue", b"x", pika.BasicProperties(delivery_mode=2))
             channel.basic_qos(prefetch_count=1)
-            for name in ("billing", "search"):
-                channel.basic_consume("log", print, arguments={"x-stream-reader": name, "x-stream-offset": 70})
             for number in range(100):
                 headers = {"x-stream-filter-value": f"v{number // 40}"} if number % 10 else {}
                 channel.basic_publish("", "log", bytes(50_000),
                                       pika.BasicProperties(delivery_mode=2, headers=headers))
+            for name in ("billing", "search"):
+                channel.basic_consume("log", print, arguments={"x-stream-reader": name, "x-stream-offset": 70})
         with broker.outage():
             shutil.copytree(broker.data_dir, folder, ignore=shutil.ignore_patterns("control.sock", ".lock"))
     for path in sorted(folder.rglob("readers"))[0].parent.glob("msgs.*"):

@@ -74,6 +74,7 @@ def test_an_open_transaction_ends_before_deliveries_return(client, channel, monk
     class Transaction:
         def leave(self, *, connection_closes):
             order.append(("transaction", channel.unacked, connection_closes))
+            return iter(())
 
     client.ask(methods.QueueDeclare(queue="q"))
     client.ask(methods.BasicConsume(queue="q"))

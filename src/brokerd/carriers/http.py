@@ -150,6 +150,7 @@ class Poster:
         """Status and reason of the answer to one request.  Raises OSError, HTTPException."""
         loop = asyncio.get_running_loop()
         self._posting = loop.run_in_executor(self._thread, self._server.post, *request)
+        self._posting.add_done_callback(_take_note)  # The shovel may end before the answer comes.
         done, _ = await asyncio.wait([self._posting], timeout=WHOLE_ANSWER_SECONDS)
         if not done:
             self._server.interrupt()
@@ -172,6 +173,12 @@ class Poster:
             headers[title.lower()] = (title, text)
         clean = {title: text for title, text in headers.values() if _TOKEN.fullmatch(title) and _is_plain(text)}
         return _path_of(path), clean, delivery.body
+
+
+def _take_note(posting: "asyncio.Future[tuple[int, str]]") -> None:
+    """What went wrong is known.  Else asyncio would log it where the result is not asked for."""
+    if not posting.cancelled():
+        posting.exception()
 
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # a header's name (RFC 9110)
