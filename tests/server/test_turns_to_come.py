@@ -23,7 +23,8 @@ def test_turns_that_others_take_leave_one_turn_to_come(make_node):  # noqa: F811
     while to_come:
         for _ in range(3):
             node.core.turn()        # As each client's octets do, and each end of a sync.
-        assert len(to_come) == 1
+        # One turn, and one go_on() that begins a new budget for what turns do.
+        assert len(to_come) == len(set(to_come)) <= 2
         to_come.pop(0)()
         turns += 1
     assert turns >= 2
