@@ -50,8 +50,9 @@ def is_tried_again(one):
     return again is not None and not again.reason & BEFORE_START
 
 
-def has(kind):
-    return lambda one: kind in one.shape
+def has(*kinds):
+    """Whether a message has an event of each of these types: a group that is parked may not be released any more."""
+    return lambda one: all(kind in one.shape for kind in kinds)
 
 
 def event_of(one, kind):
@@ -205,19 +206,19 @@ def group_goes_on_during_a_retry(view, one):
 # --- parks
 
 
-@message(queues=("grouped",), suits=has(GROUP_PARKED), audit="stop_kept")
+@message(queues=("grouped",), suits=has(GROUP_PARKED, GROUP_RELEASED), audit="stop_kept")
 def parked_one_goes_out(view, one):
     """Nobody released its group."""
     one.drop_events([event_of(one, GROUP_RELEASED)])
 
 
-@message(queues=("grouped",), suits=has(GROUP_PARKED), audit="stop_kept")
+@message(queues=("grouped",), suits=has(GROUP_PARKED, GROUP_RELEASED), audit="stop_kept")
 def released_after_it_went_out(view, one):
     again = delivery_after(one, GROUP_PARKED)
     one.part.move(event_of(one, GROUP_RELEASED), view.time_after(again.ts))
 
 
-@message("group_order group_owner", queues=("grouped",), suits=has(GROUP_PARKED), audit="stop_kept")
+@message("group_order group_owner", queues=("grouped",), suits=has(GROUP_PARKED, GROUP_RELEASED), audit="stop_kept")
 def parked_group_goes_on(view, one):
     """The next message of its group goes out while it is parked."""
     other = next_of_group(view, one)
