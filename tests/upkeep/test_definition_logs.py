@@ -273,3 +273,25 @@ def test_a_definition_that_came_while_the_new_file_took_its_place_is_on_disk_the
         place.disk.lose_power(str(tmp_path / f"after{seed}"), Random(seed))
         assert place.after(tmp_path / f"after{seed}/definitions.amqp")[0] == place.states[-1]
     place.disk.release()
+
+
+@pytest.mark.parametrize("octets", [10, 100_000])
+def test_a_definition_that_the_new_file_has_no_room_for_is_refused_and_in_neither_file(tmp_path, octets):
+    """It comes when the new file is about to take the place of the old one.  The next one is in the new file again."""
+    place = Place(tmp_path, Random(3))
+    work(place, 60)
+    place.finish()
+    place.vhost.deletes = 10_000
+    place.keeper.tick()
+    while place.vhost.log._rewrite is None or not place.vhost.log._rewrite.is_begun:
+        assert place.go_on()
+    place.disk.fails = ("pwrite", 0)
+    with pytest.raises(OSError, match="No space left"):
+        place.vhost.log.append(bytes(octets))
+    place.disk.fails = None
+    place.vhost.add_queue("after", durable=True, auto_delete=False, arguments={})
+    place.finish()
+    assert place.vhost.deletes == 0
+    found, replayed = place.after(tmp_path / "data/definitions.amqp")
+    assert (found, replayed.failed) == (durable_part(place.vhost), [])
+    place.disk.release()

@@ -286,13 +286,12 @@ class Rewrite:
         if not self.is_begun:
             self._late.append(payload)
         elif self._failed is None:
-            before = self.octets
-            self.add(payload)
+            before, frames = self.octets, self.frames
             try:
+                self.add(payload)  # which writes at once what is large
                 self._fill()
             except OSError:
-                self._parts, self.octets, self.frames = [], before, self.frames - 1
-                self._at = before
+                self._parts, self._at, self.octets, self.frames = [], before, before, frames
                 raise
 
     def sync(self) -> None:
