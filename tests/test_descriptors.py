@@ -24,7 +24,7 @@ def publish(channel, body):
 
 def fill(broker, queues, arguments):
     """Bind so many durable queues to an exchange, and publish a message to them, so that each has its files open."""
-    connection = pika.BlockingConnection(pika.ConnectionParameters(port=broker.port))
+    connection = pika.BlockingConnection(pika.ConnectionParameters(port=broker.port, heartbeat=0))
     channel = connection.channel()
     channel.exchange_declare("all", "fanout", durable=True, arguments=arguments)
     for number in range(queues):
@@ -60,7 +60,7 @@ def test_a_sync_for_which_too_few_descriptors_are_left_is_done_and_loses_nothing
     resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (hard, hard))
     connection.close()
     broker.restart(kill=True)
-    connection = pika.BlockingConnection(pika.ConnectionParameters(port=broker.port))
+    connection = pika.BlockingConnection(pika.ConnectionParameters(port=broker.port, heartbeat=0))
     channel = connection.channel()
     channel.confirm_delivery()
     publish(channel, b"third")          # A duplicate, where these are looked for.
@@ -85,7 +85,7 @@ def test_a_low_hard_limit_is_told_and_the_soft_one_becomes_as_high(hard, warned)
 
 
 def test_publishers_wait_while_no_descriptor_is_left_and_are_confirmed_when_there_is_one(broker):
-    connection = pika.BlockingConnection(pika.ConnectionParameters(port=broker.port))
+    connection = pika.BlockingConnection(pika.ConnectionParameters(port=broker.port, heartbeat=0))
     told = []
     connection.add_on_connection_blocked_callback(lambda _, frame: told.append(frame.method.reason))
     channel = connection.channel()
@@ -127,7 +127,7 @@ def silent(broker, number):
 
 def test_silent_sockets_leave_descriptors_for_confirms_and_new_queues(tmp_path):
     with Broker(tmp_path / "data", before=limited(256)) as broker:
-        connection = pika.BlockingConnection(pika.ConnectionParameters(port=broker.port))
+        connection = pika.BlockingConnection(pika.ConnectionParameters(port=broker.port, heartbeat=0))
         channel = connection.channel()
         channel.confirm_delivery()
         sockets = silent(broker, 600)
@@ -139,7 +139,7 @@ def test_silent_sockets_leave_descriptors_for_confirms_and_new_queues(tmp_path):
         for sock in sockets:
             sock.close()
         assert not [line for line in broker.lines if "publishers wait" in line or "ERROR" in line or "CRITICAL" in line]
-        second = pika.BlockingConnection(pika.ConnectionParameters(port=broker.port))
+        second = pika.BlockingConnection(pika.ConnectionParameters(port=broker.port, heartbeat=0))
         second.close()
         connection.close()
 
@@ -190,7 +190,7 @@ def test_syncs_and_files_have_descriptors_that_no_socket_takes(limit):
 def test_more_queues_in_use_than_descriptors_hold_up_no_publisher_and_lose_nothing(tmp_path, durable):
     queues = 400
     with Broker(tmp_path / "data", before=limited(256)) as broker:
-        connection = pika.BlockingConnection(pika.ConnectionParameters(port=broker.port))
+        connection = pika.BlockingConnection(pika.ConnectionParameters(port=broker.port, heartbeat=0))
         channel = connection.channel()
         channel.exchange_declare("all", "fanout", durable=durable)
         for number in range(queues):
@@ -199,7 +199,7 @@ def test_more_queues_in_use_than_descriptors_hold_up_no_publisher_and_lose_nothi
         channel.confirm_delivery()
         for body in (b"first", b"second" + bytes(200_000), b"third"):
             channel.basic_publish("all", "", body, pika.BasicProperties(delivery_mode=2))
-        late = pika.BlockingConnection(pika.ConnectionParameters(port=broker.port))
+        late = pika.BlockingConnection(pika.ConnectionParameters(port=broker.port, heartbeat=0))
         other = late.channel()
         for number in range(queues):
             bodies = [other.basic_get(f"q{number}", auto_ack=True)[2][:6] for _ in range(3)]

@@ -169,7 +169,7 @@ def test_ten_looks_at_a_working_broker_with_priorities_find_nothing_wrong(broker
     def work(what):
         connection = None
         try:
-            connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.port))
+            connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.port, heartbeat=0))
             what(connection.channel())
         except Exception as error:
             errors.append(error)
@@ -196,7 +196,7 @@ def test_ten_looks_at_a_working_broker_with_priorities_find_nothing_wrong(broker
             else:
                 channel.basic_ack(method.delivery_tag)
 
-    with pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.port)) as connection:
+    with pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.port, heartbeat=0)) as connection:
         connection.channel().queue_declare("orders", durable=True, arguments={
             "x-order-journal": True, "x-max-priority": 4})
     clients = [threading.Thread(target=work, args=(what,)) for what in (publish, publish, consume)]

@@ -19,7 +19,7 @@ def test_an_exchange_gets_what_is_published_at_a_rabbitmq(make_broker, tmp_path)
         ask(here, "policy set", name="fed", pattern="^amq.topic$", definition={"federation-upstream": "up"})
         await_true(lambda: [(row["state"], row["reason"]) for row in ask(here, "federation_link list")["items"]]
                    == [("running", "")])
-        there = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", peer.port))
+        there = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", peer.port, heartbeat=0))
         for key in ("a.1", "b.1", "a.2"):
             there.channel().basic_publish("amq.topic", key, key.encode())
         assert bodies(take(here, "q", 2)) == [b"a.1", b"a.2"]

@@ -41,7 +41,7 @@ class Worker(threading.Thread):
 
     def __init__(self, port, seed):
         super().__init__(daemon=True)
-        self.connection = pika.BlockingConnection(pika.ConnectionParameters(port=port))
+        self.connection = pika.BlockingConnection(pika.ConnectionParameters(port=port, heartbeat=0))
         self.random, self.settled, self.fault = Random(seed), 0, None
         for name in QUEUES:
             channel = self.connection.channel()
@@ -68,7 +68,7 @@ class Worker(threading.Thread):
 
 
 def publish(port, begin):
-    with pika.BlockingConnection(pika.ConnectionParameters(port=port)) as connection:
+    with pika.BlockingConnection(pika.ConnectionParameters(port=port, heartbeat=0)) as connection:
         channel = connection.channel()
         for name, arguments in QUEUES.items():
             channel.queue_declare(name, durable=True, arguments={"x-order-journal": True} | arguments)
@@ -103,7 +103,7 @@ def test_a_broker_that_is_killed_while_messages_wait_is_never_accused(make_broke
         workers = [Worker(broker.port, seed * 100 + number * 10 + k) for k in range(WORKERS)]
         for worker in workers:
             worker.start()
-        with pika.BlockingConnection(pika.ConnectionParameters(port=broker.port)) as connection:
+        with pika.BlockingConnection(pika.ConnectionParameters(port=broker.port, heartbeat=0)) as connection:
             until(connection, lambda workers=workers: sum(w.settled for w in workers) > 3 * BATCH)
         let_go(broker.directory)
         assert not accusations(ask(broker.directory))           # While it works.

@@ -15,7 +15,7 @@ from brokerd.management.stream_events import fields_of_query
 @pytest.fixture(scope="module")
 def channel(shared):
     """A channel of AMQP."""
-    channel = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", shared.port)).channel()
+    channel = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", shared.port, heartbeat=0)).channel()
     channel.confirm_delivery()
     yield channel
     channel.connection.close()

@@ -100,7 +100,7 @@ class Publisher:
     """Confirmed publishes on two channels by turns."""
 
     def __init__(self, port):
-        self.connection = pika.BlockingConnection(pika.ConnectionParameters(port=port))
+        self.connection = pika.BlockingConnection(pika.ConnectionParameters(port=port, heartbeat=0))
         self.channels = [self.connection.channel() for _ in range(2)]
         for channel in self.channels:
             channel.confirm_delivery()
@@ -124,7 +124,7 @@ class Worker:
 
     def __init__(self, port, queue, prefetch, tag, arguments=None):
         self.port, self.queue, self.prefetch, self.tag, self.arguments = port, queue, prefetch, tag, arguments
-        self.connection = pika.BlockingConnection(pika.ConnectionParameters(port=port))
+        self.connection = pika.BlockingConnection(pika.ConnectionParameters(port=port, heartbeat=0))
         self.open_channel()
 
     def open_channel(self):
@@ -295,7 +295,7 @@ class Story:
 
     def _get(self, count):
         """Every tenth message is taken without an ack, every fourth goes back once, the others are acked."""
-        with pika.BlockingConnection(pika.ConnectionParameters(port=self.port)) as connection:
+        with pika.BlockingConnection(pika.ConnectionParameters(port=self.port, heartbeat=0)) as connection:
             channel = connection.channel()
             for turn in range(count):
                 method, _, _ = channel.basic_get("got", auto_ack=turn % 10 == 0)

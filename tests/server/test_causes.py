@@ -140,11 +140,13 @@ CODES = {"nack": layout.CAUSE_NACK, "reject": layout.CAUSE_REJECT, "recover": la
 
 
 def consumer_number(broker, queue):
+    path = broker.directory / folder_name("/") / folder_name(queue) / layout.SIDE_FILE
+
     def numbers():
-        lines = map(json.loads, file_of(broker, queue, layout.SIDE_FILE).splitlines())
+        lines = map(json.loads, path.read_bytes().splitlines()) if path.exists() else []
         return [line["number"] for line in lines if line["what"] == "consumer"]
 
-    (number,) = eventually(numbers)     # A thread writes that file.
+    (number,) = eventually(numbers)     # A thread makes that file and writes it.
     return number
 
 

@@ -65,7 +65,7 @@ class Worker(threading.Thread):
         self.stopping, self.count, self.returned = threading.Event(), 0, set()
 
     def run(self):
-        connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", self.broker.port))
+        connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", self.broker.port, heartbeat=0))
         channel = connection.channel()
         channel.basic_qos(prefetch_count=5)
         channel.basic_consume("orders", self.handle)

@@ -20,7 +20,7 @@ def test_the_profile_of_this_test_forbids_io_uring():
 
 def test_a_broker_to_which_io_uring_is_forbidden_serves_its_clients(tmp_path):
     with Broker(tmp_path / "data", before=FORBID) as broker:
-        connection = pika.BlockingConnection(pika.ConnectionParameters(port=broker.port))
+        connection = pika.BlockingConnection(pika.ConnectionParameters(port=broker.port, heartbeat=0))
         channel = connection.channel()
         channel.queue_declare("q", durable=True)
         channel.confirm_delivery()

@@ -17,7 +17,7 @@ STOP = {"x-delivery-limit": 1, "x-delivery-limit-action": "block", "x-order-jour
 
 @contextmanager
 def channel_of(broker):
-    connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.port))
+    connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.port, heartbeat=0))
     clients.made.append(connection)     # Its sockets are left to the end of the test.
     channel = connection.channel()
     channel.confirm_delivery()

@@ -7,6 +7,7 @@ from pathlib import Path
 import pika
 import pytest
 from tests.broker import ROOT, Broker, reserved_port
+from tests.server.clients import parameters
 from tests.server.conftest import left_by_clients  # noqa: F401 - its fixture
 
 AXE = ROOT / "src" / "web" / "node_modules" / "axe-core" / "axe.min.js"
@@ -75,8 +76,8 @@ class Site:
             self.faults.append(message.text)
 
     def client(self):
-        """A channel of AMQP."""
-        return pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", self.broker.port)).channel()
+        """A channel of AMQP, which may stay silent while the pages are looked at."""
+        return pika.BlockingConnection(parameters(self.broker)).channel()
 
     def close_windows(self):
         """Close what a test has opened."""
