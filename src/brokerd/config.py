@@ -282,7 +282,7 @@ class Config:
         reloadable=True,
     )] = ""
     oauth2_scope_prefix: Annotated[str, Option(
-        "auth", "What the scopes for this broker begin with; empty: oauth2_resource_server_id and a dot.",
+        "auth", "The scopes for this broker begin with this text; empty: oauth2_resource_server_id and a dot.",
         reloadable=True,
     )] = ""
     oauth2_additional_scopes_keys: Annotated[str, Option(
@@ -305,32 +305,32 @@ class Config:
         reloadable=True,
     )] = ""
     auth_backends: Annotated[Backends, Option(
-        "auth", "Who knows users, asked in this order: users.json (internal), a web server (http), a package (hook).",
+        "auth", "Back-ends that know users, in this order: users.json (internal), a web server (http), a package (hook).",
         reloadable=True,
     )] = "internal"
     auth_hook: Annotated[str, Option(
         "auth", "Entry point of the group brokerd.auth that is the back-end hook; empty means none.",
     )] = ""
     auth_hook_config: Annotated[str, Option(
-        "auth", "What the package of the hook is told at the start, such as the path of its own configuration.",
+        "auth", "Text for the hook's package at the start, such as the path of its own configuration.",
     )] = ""
     auth_http_method: Annotated[Literal["get", "post"], Option(
-        "auth", "How the web server is asked; post keeps passwords out of its access log.", reloadable=True,
+        "auth", "HTTP method for the web server; post keeps passwords out of its access log.", reloadable=True,
     )] = "get"
     auth_http_user_path: Annotated[str, Option(
-        "auth", "URL that knows who may log in: username, password; it answers allow and tags, or deny.",
+        "auth", "URL that decides who may log in: username, password; it answers allow and tags, or deny.",
         reloadable=True,
     )] = "http://localhost:8000/auth/user"
     auth_http_vhost_path: Annotated[str, Option(
-        "auth", "URL that knows who may enter a vhost: username, vhost, ip, tags.",
+        "auth", "URL that decides who may enter a vhost: username, vhost, ip, tags.",
         reloadable=True,
     )] = "http://localhost:8000/auth/vhost"
     auth_http_resource_path: Annotated[str, Option(
-        "auth", "URL that knows permissions: username, vhost, resource, name, permission, tags.",
+        "auth", "URL that decides about permissions: username, vhost, resource, name, permission, tags.",
         reloadable=True,
     )] = "http://localhost:8000/auth/resource"
     auth_http_topic_path: Annotated[str, Option(
-        "auth", "URL that knows permissions for routing keys of topic exchanges: the same, and routing_key.",
+        "auth", "URL that decides about routing keys of topic exchanges: the same, and routing_key.",
         reloadable=True,
     )] = "http://localhost:8000/auth/topic"
     auth_http_timeout_seconds: Annotated[int, Option(
