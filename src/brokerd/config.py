@@ -305,7 +305,7 @@ class Config:
         reloadable=True,
     )] = ""
     auth_backends: Annotated[Backends, Option(
-        "auth", "Back-ends that know users, in this order: users.json (internal), a web server (http), a package (hook).",
+        "auth", "Back-ends that know users, in order: users.json (internal), a web server (http), a package (hook).",
         reloadable=True,
     )] = "internal"
     auth_hook: Annotated[str, Option(

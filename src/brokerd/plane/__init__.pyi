@@ -1,6 +1,6 @@
 """The border of the data plane: every verb that crosses it, one section for each object.  Its pages:
 
-    this page       Core         one event loop: the turn, syncs, files to be given up
+    this page       Core         one event loop: the turn, syncs, files to be closed or removed
                     Queue        messages in segments, rules, consumers
                     Consumer     one basic.consume
                     Channel      delivery tags, prefetch, confirms
@@ -9,8 +9,8 @@
                     Syncer       threads that sync files
                     functions    retention; checksums and layouts, for recovery, tests and tools
     _answers.pyi    Answer       where a publish goes, as routing says it, with Tally, Message and Participant
-                    Routes       answers that are remembered
-                    HeaderBindings, Asked, Shape     where headers lead
+                    Routes       remembers answers
+                    HeaderBindings, Asked, Shape     the bindings of headers exchanges
                     Letters      how the dead letters of one queue are made, and where they go
     _gates.pyi      Gate         a feature that decides which message of a queue goes out, to which consumer and when:
                                  Stream, Delay, Groups, Retry, ClosedGate
@@ -21,7 +21,7 @@ The pages stand beside this one only for the reader: all names belong to ``broke
 *Ownership.*  A Python object here owns its C struct, which lives as long as the object does.  The plane never awaits, never
 logs, never reads configuration, and does not know what a name means.
 
-*Verbs.*  A verb takes constant time and raises nothing, unless its text says otherwise.  A verb that gives back, settles or
+*Verbs.*  A verb takes constant time and raises no exception, unless its text says otherwise.  A verb that gives back, settles or
 ends many deliveries takes time in proportion to them.
 
 *Turns.*  Most verbs only change what is ready, written or confirmed.  A *turn* then delivers messages, sends confirms and
@@ -75,7 +75,7 @@ class Core:
         request_sync: Callable[[], None],  # a confirm waits: call begin_sync() when the last sync has ended
         storage_failed: Callable[[int], None],  # errno: no room for a message; its publisher waits, and nothing is lost
         damaged: Callable[[str, int, int], None],  # path, position, octets: they cannot be read and were skipped
-        lost: Callable[[Any], None] | None = None,  # from within a turn: pages of its files are lost, and it is paused
+        lost: Callable[[Any], None] | None = None,  # from within a turn: pages of this queue's files are lost, and it is paused
         segment_octets: int = 8 << 20,
         deliver_octets_per_turn: int = 1 << 20,
         message_octets_max: int = 128 << 20,
@@ -90,7 +90,7 @@ class Core:
                                          # and others alternate, and a calm one begins; 0: no connection is calm
         crowd_ns: int = 0,               # after so long of turns, connections that still have octets wait for go_on(); 0: no
                                          # limit
-        go_on: Callable[[], None] | None = None,    # octets or errands wait for their turn: call go_on() soon; may be
+        go_on: Callable[[], None] | None = None,    # octets or errands wait for their turn: call Core.go_on() soon; may be
                                          # None if work_ns is 0 and no errand is added
     ) -> None: ...
     blocked: bool                      # an alarm is in force: connections that publish get on_publisher_blocked()
@@ -106,14 +106,14 @@ class Core:
     has_errands: bool
     is_crowded: bool    # work for clients took crowd_ns or more since go_on()
     def count_work(self, ns: int) -> None:
-        """Work for a client, which the plane did not see, took so long."""
+        """Say that work for a client took so long, which the plane itself did not see."""
     def add_errand(self, step: Callable[[], bool]) -> None:
         """Call step() in each go_on(), in turns with other errands, until it answers True.  It takes some 1 ms at a time."""
     def expire(self) -> None:
         """Let the expired messages at the heads of queues die.  Runs a turn."""
     def end(self) -> None:
         """Have turn() and expire() do nothing from now on: the broker has stopped, and its queues are about to close."""
-    timeouts: int        # consumers that have a timeout: call return_overdue() once a second while there are any
+    timeouts: int        # consumers that have a timeout: unless this is 0, call return_overdue() once a second
     def return_overdue(self) -> list[Consumer]:
         """Return each delivery that was unacked for longer than its consumer's timeout to its place.  The answer names the
         consumers that ask for their channel to be closed instead."""
@@ -121,12 +121,13 @@ class Core:
             connection: int = 0, channel: int = 0, publish_seq: int = 0, sync: bool = False,
             keys: Keys | None = None, redriven: bool = False, returns: Channel | None = None) -> tuple[Any, ...]:
         """Store a message of the broker's own in each queue, by its rules.  The answer names the queues that have it now:
-        the others refused it, or are deleted.  properties: flags and list as on the wire.  sync: the next begin_sync()
-        covers it.  redriven: its header x-group-seq is its number in its message group, after Groups.put_back().  It may be
-        larger than what clients may publish now.  returns: the channel that published it as mandatory; basic.return is written
-        there if a queue refuses it for want of a message group, and none takes it.  Raises OSError: no space, then it is stored nowhere; ValueError."""
+        the others refused it, or are deleted.  properties: flags and list as on the wire.  The message may be larger than
+        clients may publish now.  sync: the next begin_sync() covers it.  redriven: its header x-group-seq is its number in its
+        message group, after Groups.put_back().  returns: the channel that published it as mandatory; basic.return is written there
+        if a queue refuses the message because it has no group, and no queue takes it.  Raises OSError: no space, and no queue has
+        stored it; ValueError."""
     def sync_next(self, queues: Iterable[Queue]) -> None:
-        """Have the next sync cover all that was put into these queues."""
+        """Have the next sync cover all messages that were put into these queues."""
     def begin_sync(self, descriptors: int) -> list[tuple[int, str]]:
         """Everything that waiting confirms depend on, as (descriptor, path).  The caller syncs and closes each in its thread
         (fdatasync; fsync where the path ends in '/', a directory), then calls end_sync() on the loop.
@@ -141,20 +142,20 @@ class Core:
         """Counters since the start, over all channels: messages published for a confirm (confirm_in), confirmed (confirm), without a
         queue (drop_unroutable, return_unroutable), basic.get of an empty queue (get_empty); and channels that have published."""
     sizes: tuple[tuple[int, ...], int]   # publishes of at most 100, 1,000, … octets, and of more; the sum of their octets
-    times: tuple[tuple[tuple[int, ...], int], tuple[tuple[int, ...], int]]  # how long messages waited for a hand-out, and
+    times: tuple[tuple[tuple[int, ...], int], tuple[tuple[int, ...], int]]  # how long messages waited for a delivery, and
                                      # consumers worked on them: counts of at most 2**18 ns, 4 times that, …; sum in ns
-    # --- files to be given up
+    # --- memory and files to be given up
     unfinished: int          # octets of messages that arrived in part, of all connections together
-    unfinished_most: int     # ... if there are more than that, a connection with more than its share gets a fault (506)
+    unfinished_most: int     # if `unfinished` is more than this, a connection with more than its share gets a fault (506)
     def close_files(self, most: int) -> int:
         """Close at most so many descriptors of segments that were not used lately.  Returns how many."""
     def enforce_retention(self, most: int) -> int:
-        """Give up at most so many settled segments that their queues need not retain any more.  Returns how many."""
+        """Remove at most so many settled segments that their queues need not retain any more.  Returns how many."""
     spares: int          # settled segments that wait for a queue that needs one: at most 64 with a name, and 8 without
     spares_used: int     # settled segments with a name that queues have taken since start
     def release_spares(self) -> None:
-        """Give up the settled segments that wait for other queues.  Of those without a name one call gives up only one,
-        because that may take a millisecond or two.  Setting `blocked` gives up all."""
+        """Remove the settled segments that wait for other queues.  Of those without a name one call removes only one,
+        because that may take a millisecond or two.  Setting `blocked` removes all."""
     def take_settled_segments(self) -> list[tuple[str, int]]:
         """The segments of journaled queues that were settled since the last call, as (folder, number).  Their files are in
         the folder ``kept`` of that folder by now."""
@@ -164,7 +165,7 @@ class Core:
     def take_unindexed(self) -> list[tuple[Queue, int]]:
         """Full segments of streams, by their numbers, that want an index (index_segment()).  Call mark_indexed() for each."""
     def mark_indexed(self, queue: Queue, number: int, there: bool) -> bool:
-        """The index of a segment is in its file, or none can be made.  False: the segment is gone, and needs none."""
+        """Say whether the index of a segment is in its file (there), or cannot be made.  False: the segment is gone, and needs none."""
     def take_garbage(self) -> list[str]:
         """Files that are not needed any more.  The caller unlinks them in this order, in a thread."""
 
@@ -187,7 +188,7 @@ class Queue:
         The plane calls this in the order of deaths, and never while another call but finish_deaths() is under way.  It does
         not call it for dead letters that it makes itself, as `letters` says."""
     def on_letters_stored(self, upto: int) -> None:
-        """Of the at-least-once letters made since the start, the first `upto` stand in the files of their targets.  Their
+        """The first `upto` of the at-least-once letters made since the start are in the files of their targets.  Their
         messages stay aside until settle_letters(upto), which may be called when the next sync has ended.  Must not raise."""
     def on_replaced(self, seq: int) -> None:
         """A newer message with the same deduplication key as message `seq` is in its file, and replaces it.  `seq` may be ready.
@@ -214,12 +215,12 @@ class Queue:
     letters: Letters | None      # None: on_dead() is called for each
     gate: Gate | None            # None: sequence order alone.  Setting it makes ready what the former gate let wait, and
                                  # raises ValueError for the gate of another queue
-    reports_deliveries: bool         # on_delivered() is called
+    reports_deliveries: bool         # while this is set, on_delivered() is called
     max_priority: int
     active: Consumer | None      # the single active consumer
     consumers: dict[Consumer, None] | None
     paused: bool         # no message is delivered
-    lost: bool           # pages of its files could not be read or written, and zeros stand there now
+    lost: bool           # pages of its files could not be read or written, and have zeros now
     # --- messages
     def browse(self, start_seq: int, count: int) -> list[Row]:
         """Ready messages from that sequence number on, in the order in which they would be handed out.  Reads files."""
@@ -243,10 +244,10 @@ class Queue:
     def browse_aside(self, start_seq: int, count: int) -> list[Row]:
         """The messages that are aside, as browse() shows those that are ready."""
     def settle_aside(self, seq: int) -> None:
-        """Settle a message that is aside: on_dead() left it there, and its dead letter has arrived; or set_aside() did, and it
-        is removed.  An unknown number changes nothing."""
+        """Settle a message that is aside: on_dead() left it there, and its dead letter has arrived; or set_aside() put it there,
+        and it is removed.  An unknown number has no effect."""
     def settle_letters(self, upto: int) -> None:
-        """Settle the messages of the first `upto` letters that on_letters_stored() told of: these letters are on disk."""
+        """Settle the messages of the first `upto` letters that on_letters_stored() named: these letters are on disk."""
     # --- figures
     core: Core
     directory: str; durable: bool
@@ -269,7 +270,7 @@ class Queue:
         """How often each of store.format.ORDER_COUNTERS disturbed the order: since the queue was declared, and since this broker
         started.  kill -9 loses none of the first, a power cut may."""
     def check(self) -> None:
-        """Walk the whole queue, and compare its counts with what they count, except for its ready octets, an estimate.  For
+        """Walk the whole queue, and compare each count with the messages, except the ready octets, which are an estimate.  For
         tests.  Raises AssertionError."""
     # --- recovery and compaction
     def attach_segment(self, number: int, *, end: int, records: int, settled: int, base_seq: int, delivered: int,
@@ -297,7 +298,7 @@ class Queue:
     window: Window | None    # the plane enters the keys of stored messages here.  Set it before finish_recovery(), with the
                              # keys of the key files in it
     def can_drop_records(self, number: int, level: int = 0) -> bool:
-        """Whether a segment's records can go without loss of a key.  False: if the segment is full, the next
+        """Whether a segment's records can be removed without loss of a key.  False: if the segment is full, the next
         Core.take_unwritten_keys() names it."""
     def key_rows(self, number: int, level: int = 0) -> bytes:
         """Rows of a key file (store/format.py) for all keys of a segment that the window knows.  Walks the segment's records.
@@ -317,12 +318,12 @@ class Queue:
         """Say that all files that the last begin_journal_sync() named are on disk."""
     # --- the end
     def drop(self) -> None:
-        """The queue is deleted: its consumers leave, and settling its unacked deliveries has no effect.  The caller removes
-        the directory."""
+        """End the queue, because it is deleted: its consumers leave, and settling its unacked deliveries has no effect.  The
+        caller removes the directory."""
     def close(self) -> None:
-        """Give up maps and descriptors, because the broker stops.  The caller has synced; no other verb may follow."""
+        """Close maps and descriptors, because the broker stops.  The caller has synced; no other verb may follow."""
     def rest(self) -> bool:
-        """Give up maps and descriptors of an idle queue until they are needed again.  True if it had any."""
+        """Close maps and descriptors of an idle queue until they are needed again.  True if it had any."""
 
 class Consumer:
     """One basic.consume.  Channel.consume() makes it."""
@@ -370,9 +371,10 @@ class Channel:
         """The deliveries that settle() would settle: (delivery tag, queue, seq), the oldest first.  The queue is None if the
         delivery has timed out."""
     def claim(self, tag: int, multiple: bool, outcome: int) -> tuple[int, int, int]:
-        """A transaction is to settle these deliveries, those aside that it claimed before: until then they do not time out.
-        outcome: the session's number for what becomes of them, up to 254.  Returns the first and the last tag, and how many
-        were claimed now.  Raises LookupError: the delivery tag is unknown, or claimed already."""
+        """Claim these deliveries for a transaction that is to settle them, except those that it claimed before: until then they do
+        not time out.
+        outcome: the session's number for the way in which they will be settled, up to 254.  Returns the first and the last tag,
+        and how many were claimed now.  Raises LookupError: the delivery tag is unknown, or claimed already."""
     def claimed(self, first: int, last: int, outcome: int) -> list[tuple[Any, int]]:
         """The deliveries of these tags that were claimed for this outcome and did not time out before: (queue, seq)."""
     def settle_claimed(self, first: int, last: int, upto: int, outcome: int, *, requeue: int = 0, reject: bool = False) -> None:
@@ -380,7 +382,7 @@ class Channel:
         for the tags up to `upto`.  Raises ValueError: no delivery has had the last tag."""
     @property
     def outstanding(self) -> tuple[int, int]:
-        """From which tag to which the unacked deliveries are."""
+        """The first and the last tag of unacked deliveries."""
     def return_unclaimed(self, first: int, last: int, upto: int, cause: int) -> None:
         """Give back, for this cause, the deliveries of these tags that were not claimed.  The rest is as in settle_claimed()."""
     def disclaim(self) -> None:
@@ -400,13 +402,13 @@ class Channel:
         """Return the first of the unacked deliveries, at most some thousand, to their places.  False: there are more of those
         that were unacked at the first call, and the next call goes on with them."""
     def close(self) -> None:
-        """Consumers leave, unacked deliveries return to their places; the number may be opened again."""
+        """End all consumers, and return unacked deliveries to their places.  The channel's number may be opened again."""
 
 class Kept:
     """The publishes of one transaction, which the plane has kept until commit."""
     queues: list[Any]      # after route(): the Queues to which they go; log_places() names a queue by its place in this list
     stores: int            # after route(): messages to be stored, counted once for each queue
-    octets: int            # after route(): what they take in queues, at most
+    octets: int            # after route(): the octets that they take in queues, at most
     refused: bool          # a queue has refused one of them
     count: int             # of the publishes
     def places(self, first: int, count: int) -> list[tuple[int, int, int]]:
@@ -435,7 +437,7 @@ class Connection:
     channels: dict[int, Channel]
     received_octets: int; sent_octets: int      # counters
     discard: bool          # we sent connection.close: all but connection.close and close-ok is dropped
-    publishes: bool        # has published since the last alarm began
+    publishes: bool        # the client has published since the last alarm began
     output_waits: bool     # a full transport keeps output waiting
     waiting_octets: int    # octets of output that wait so
     held_octets: int       # octets of output, of unfinished messages, and of input that waits for its turn
@@ -460,7 +462,7 @@ class Connection:
     def go_on(self) -> None:
         """Take one rest() back; after the last one the octets that wait have their turn."""
     def await_answer(self, comes_again: bool) -> None:
-        """Rest until answered(), also where the client has gone meanwhile.  ``comes_again``: called from within on_error();
+        """Rest until answered(), even if the client has gone meanwhile.  ``comes_again``: called from within on_error();
         after answered() the method or publish that failed is worked on again."""
     def answered(self) -> None:
         """The answer is there."""
@@ -478,10 +480,10 @@ class Connection:
     def release(self) -> None:
         """Take one hold() back; the last one lets the next turn send."""
     def flush(self) -> None:
-        """Send what is written now, for a transport that is closed outside of a turn."""
+        """Send the output that is written now, for a transport that is closed outside of a turn."""
     def unblock(self) -> None:
         """The alarm is over: parse the octets that waited, then read again.  Runs a turn."""
-    stopped: bool          # an alarm or a full disk keeps the plane from reading: heartbeats do not count as missed
+    stopped: bool          # the plane does not read because of an alarm or a full disk: heartbeats do not count as missed
     # --- upcalls
     def on_protocol_header(self, octets: bytes) -> None:
         """The first eight octets of the connection came."""
@@ -514,27 +516,27 @@ def describe_retention(queue: Queue) -> tuple[int, int, int, int]:
 def letter_headers(queue: Queue, seq: int) -> bytes:
     """The headers that the queue's gate adds to the dead letter of a message that is aside: items of a table."""
 def purge_some(queue: Queue, below: int, most: int) -> tuple[int, bool]:
-    """Drop up to so many messages: those that wait in the queue's gate, then ready ones with numbers below that; a whole file
-    counts as one.  Returns how many were dropped, and whether no other is left."""
+    """Drop up to `most` messages: those that wait in the queue's gate, then ready ones with numbers below `below`; a whole file
+    counts as one.  Returns how many were dropped, and whether all such messages are gone."""
 def parked_in_segment(queue: Queue, number: int, level: int = 0) -> list[int]:
     """The messages of a segment, settled ones left out, whose last entry says that they are parked."""
 def replay(queue: Queue, start_seq: int, stop_seq: int, *, level: int = 0, since_ns: int = 0, chosen: Any = None,
            groups: Window | None = None, group: bytes = b"", most: int = 0xFFFFFFFF, looks: int = 4096,
            dry: bool = False) -> tuple[int, int, int, int]:
-    """Make settled messages of a level ready again, each at its own place: those from start_seq to stop_seq that came since
-    then, and are `chosen` (u8 numbers, rising; None: all) and of the group of that name as `groups` finds it.  What was purged
-    or removed by an operator stays so.  It looks at so many records and replays at most so many.  Returns how many it
-    replayed, the number to go on from (0: that was all), and the first and the last of them.  dry: nothing is replayed.
-    Raises OSError: no room for the entries; those before are replayed."""
+    """Make settled messages of a level ready again, each at its own place: those from start_seq to stop_seq that came at
+    since_ns or later, are `chosen` (u8 numbers, rising; None: all), and are in the group `group` as `groups` finds it.  Messages
+    that were purged, or removed by an operator, stay settled.  It looks at `looks` records, and replays at most `most` messages.
+    Returns how many it replayed, the number to go on from (0: it has looked at all), and the first and the last of them.  dry:
+    count only.  Raises OSError: no room for the entries; the messages before are replayed."""
 RULES: dict[str, tuple[int, int, int, int]]
 """The rules that Queue.set_rules() takes, by name; the last field of a row is the value that means no limit."""
 asserted: bool
 """Whether this is the build for tests, which checks its own assertions."""
 def sync_filesystem(fd: int) -> None:
-    """syncfs(2), which Python's os module lacks: put all that was written to the filesystem of fd on disk.  Gives up the
+    """Put all data that was written to the filesystem of fd on disk: syncfs(2), which Python's os module lacks.  Releases the
     interpreter's lock meanwhile.  Raises OSError."""
 def crc32c(data: bytes | memoryview, value: int = 0) -> int:
-    """CRC32C (Castagnoli) of data, continuing from the value of what came before it."""
+    """CRC32C (Castagnoli) of data.  value: the CRC32C of the data before it."""
 def crc32c_by_table(data: bytes | memoryview, value: int = 0) -> int:
     """crc32c() on a processor without the instruction."""
 def check_of_entry(segment: int, entry: int) -> int:

@@ -11,7 +11,7 @@ class Tally:
     published: int; routed: int
 
 class Message:
-    """What a message is made of, as stored: properties are flags and list as on the wire."""
+    """A message as it is stored.  The properties are flags and list as on the wire."""
     def __init__(self, exchange: bytes, routing_key: bytes, properties: bytes, body: bytes) -> None: ...
     exchange: bytes; routing_key: bytes; properties: bytes; body: bytes
 
@@ -31,15 +31,15 @@ class Participant(Protocol):
         be nowhere.  channel: where it was published; None: the broker itself sent it.  Must not raise."""
 
 class Asked:
-    """What the bindings of one headers exchange ask of a message's headers: names, and values under them.  It may hold more
-    than it was told of by add(), but never less."""
+    """The names and values that the bindings of one headers exchange ask for in a message's headers.  It may hold more
+    of them than add() was given, but never fewer."""
     def __len__(self) -> int:
         """How many names and values are asked for.  Takes time in proportion to their number."""
     def add(self, table: bytes) -> None:
-        """Add what one more binding asks for: a field table, its length first.  A void value asks for the name alone.  Raises
-        ValueError: no field table."""
+        """Add the names and values of one more binding: a field table, its length first.  A void value asks for the name alone.
+        Raises ValueError: no field table."""
     def remove(self, table: bytes) -> None:
-        """Take back what add() was given for one binding.  Raises ValueError: no field table."""
+        """Take the names and values of one binding back.  Raises ValueError: no field table."""
 
 class HeaderBindings(Asked):
     """The bindings of one headers exchange, as tables that the plane reads and exchanges/headers.py keeps.  Their keys are
@@ -47,7 +47,7 @@ class HeaderBindings(Asked):
     Their values are destinations in one of the forms of exchanges/destinations_of_key.py.  A change shows in the next
     answers; routes that are remembered need Routes.clear()."""
     always: Any                              # the destinations of bindings that match every message
-    by_condition: dict[bytes, Any]           # of bindings that one match is enough for: by name, or name and value
+    by_condition: dict[bytes, Any]           # destinations of bindings that need only one match: by name, or name and value
     shapes_of: dict[bytes, list[Shape]]      # by anchor
     def __init__(self, compound: Callable[[bytes], bytes]) -> None:
         """compound(octets): octets for a table, array or decimal (kind and value), the same for all that are equal; they begin
@@ -59,7 +59,7 @@ class HeaderBindings(Asked):
         field table."""
 
 class Shape:
-    """Bindings of one headers exchange that ask for values of the same headers, and for the presence of the same others."""
+    """Bindings of one headers exchange that ask for values of the same headers, and for the presence of the same other headers."""
     def __init__(self, valued: tuple[bytes, ...], there: tuple[bytes, ...], anchor: bytes) -> None: ...
     valued: tuple[bytes, ...]; there: tuple[bytes, ...]     # names
     anchor: bytes                            # one of these names: shapes are looked up by it
@@ -77,13 +77,13 @@ class Answer:
     cacheable: bool              # the next message of that exchange and key goes there too
     properties: bytes | None     # stored in place of the message's own; such an answer is never cached
     participants: tuple[Participant, ...]   # asked and told in this order
-    by_headers: tuple[Asked, ...]    # the answer also holds for a message of that exchange and key if the headers that these
-                                 # ask for are the same; (): it does not.  A cacheable answer holds for all headers
+    by_headers: tuple[Asked, ...]    # the answer also holds for a message of that exchange and key with the same values of the
+                                 # headers that these ask for; (): it does not.  A cacheable answer holds for all headers
     delays: bool                 # an answer remembered by headers holds only for messages with a plain delay
     checks_keys: bool            # the plane itself looks for duplicates, in the windows of the queues and in `window`.  Such an
                                  # answer holds for messages with a plain key or without one, and has no participants
     window: ExchangeWindow | None    # the keys that the exchange knows; None: it has no rule
-    decided_by: HeaderBindings | None    # the next message of that exchange and key goes where these say.  The plane still
+    decided_by: HeaderBindings | None    # these decide where the next message of that exchange and key goes.  The plane still
                                  # asks if they lead to no queue, to an exchange, or to a queue that looks for duplicates, or
                                  # if the headers that they ask for are too long to be remembered
     keys: Keys | None            # that the message's records carry; only with a participant that looks for duplicates
@@ -99,12 +99,12 @@ class Answer:
         """Whether a participant takes the message, so that the message is not returned even if no queue is left."""
     @property
     def refuses(self) -> bool:
-        """Whether a participant refuses the message, and the publisher is to be told.  A participant that may refuse has a
+        """Whether a participant refuses the message, so that the publisher must be told.  A participant that may refuse has a
         property of this name."""
 
 class Routes:
-    """Remembers where messages go, for each (exchange, routing key) that one user of one vhost publishes to; where headers
-    decide, for each (exchange, routing key, headers that bindings ask for)."""
+    """Remembers where messages go, for each (exchange, routing key) that one user of one vhost publishes to.  If headers
+    decide, it remembers this for each (exchange, routing key, headers that bindings ask for)."""
     def __init__(self, core: Core, resolve: Callable[[bytes, bytes, bytes, Channel], Answer]) -> None:
         """resolve(exchange, routing_key, header_payload, channel) -> Answer; raises AMQPError.
 

@@ -16,7 +16,7 @@ class ClosedGate(Gate):
     def __init__(self) -> None: ...
 
 class Stream(Gate):
-    """The gate of a stream: each consumer reads all messages from its own place on, and they stay until retention takes them.
+    """The gate of a stream: each consumer reads all messages from its own place on, and they stay until retention removes them.
 
     A place is an offset, which is a message's sequence number.  Deliveries carry it in the header x-stream-offset."""
     def __init__(self) -> None: ...
@@ -25,9 +25,9 @@ class Stream(Gate):
               single: bool = False, by: str = "header", names: tuple[bytes, ...] = (), program: bytes | None = None) -> None:
         """Say how the next consumer that joins reads.  Raises ValueError for another start, or for a wrong program.
 
-        start and value: "offset" (from the first record that has this offset or a higher one), "next", "back" (so many
+        start and value: "offset" (from the first record that has this offset or a higher one), "next", "back" (`value` messages
         before the end), "last" (in the last 64 KiB), "time" (ns since the epoch), "ago" (ns before now).
-        tells: messages from that place on that are gone count as missed.
+        tells: removed messages from that place on count as missed.
         slot, turn: each ack that moves the lowest unacknowledged offset writes it into this memory, until another reader
         claims the slot by raising its turn number.  All slots are of one memory.
         kept: the offset that stands in the slot.  If the reader begins there or before, messages that the filter skips raise
@@ -38,24 +38,24 @@ class Stream(Gate):
         gets all messages; else each has keys of its own, which `by` and `names` find (see Groups).
         program: a condition that messages must meet (filter.pxi).  It checks the filter's values itself."""
     def set_limits(self, *, max_length: int = -1, max_octets: int = -1, age_ns: int = -1, segment_octets: int = 0) -> None:
-        """What retention keeps; -1: no limit.  It is applied when a segment is full, and by retain().  segment_octets: of the
-        segments that begin from now on, rounded up to 4,096; 0: as the Core's."""
+        """Set the limits of retention; -1: no limit.  They are applied when a segment is full, and by retain().  segment_octets:
+        the size of segments that begin from now on, rounded up to 4,096; 0: as the Core's."""
     def retain(self, most: int) -> int:
-        """Remove at most so many whole segments that are over a limit, never the last one; how many.  May read a file."""
+        """Remove at most so many whole segments that are over a limit, never the last one.  Returns how many.  May read a file."""
     def purge(self) -> int:
-        """Remove all messages that are there; how many.  Raises OSError where the disk has no room for a new segment."""
+        """Remove all messages that are there.  Returns how many.  Raises OSError: no room on the disk for a new segment."""
     def readers(self) -> list[tuple[Consumer, int, int, int]]:
-        """Of each reader: the next offset that it reads, the lowest that it has not acknowledged (0: its first place is not found
-        yet), and how many messages were gone before it came to them, including those that are gone at its place now."""
+        """For each reader: the next offset that it reads, the lowest that it has not acknowledged (0: its first place is not found
+        yet), and how many messages were removed before it came to them, including those that are missing at its place now."""
     def kept_readers(self) -> list[Consumer]:
         """The consumers with a slot; one of each share."""
     def shares(self) -> list[tuple[bytes, bool, list[Consumer], int, int, int, tuple[bytes | None, bool, bytes | None]]]:
-        """Of each share: its name, whether it has a single active reader, its readers, the oldest first, the messages that are
+        """For each share: its name, whether it has a single active reader, its readers, the oldest first, the messages that are
         out, those that wait for their readers, the keys of these messages, and its filter, as begin() got it."""
     first_offset: int       # of the first message; the queue's next_seq if the stream is empty
     removed: int            # messages that retention and purges removed, since start
     removed_segments: int
-    missed: int             # messages that were gone before readers came to them
+    missed: int             # messages that were removed before readers came to them
 
 def check_filter(program: bytes) -> None:
     """Raise ValueError, with the reason, unless these octets are a program of a stream's filter (filter.pxi)."""
@@ -63,8 +63,9 @@ def check_filter(program: bytes) -> None:
 def look_through(queue: Queue, offset: int, count: int, looks: int, *, values: bytes | None = None, unfiltered: bool = False,
                  program: bytes | None = None) -> tuple[list[Row], int, int]:
     """At most `count` messages of a stream from that offset on that pass a filter (see Stream.begin()), as Queue.browse() shows
-    them, the offset to go on with, and how many messages were looked at.  It ends when it has looked at so many, where a costly
-    filter and a look into an index count for more.  Reads files.  Raises ValueError for what is no stream, or no program."""
+    them, the offset to go on with, and how many messages were looked at.  It ends when it has looked at `looks` messages; a costly
+    filter and a look into an index count for more.  Reads files.  Raises ValueError: the queue is not a stream, or the program is
+    wrong."""
 
 class Delay(Gate):
     """The gate of a delayed exchange's waiting room.  A message that is due goes where the exchange sends its routing key,
@@ -73,8 +74,8 @@ class Delay(Gate):
     The plane sends a message on itself if its time is plain (plain_due()), its headers are as letters take them (see
     Letters), and the route may be remembered; it calls on_due() for each other message."""
     def __init__(self, letters: Letters, retry_ms: int, *of_subclass: Any) -> None:
-        """letters: the exchange, no key, and the Routes that say where a routing key leads to.  retry_ms: when a message is
-        tried again that its queues refuse, or that cannot be stored or read now."""
+        """letters: the exchange, no key, and the Routes that say where a routing key leads to.  retry_ms: after this time a message
+        is tried again that its queues refuse, or that cannot be stored or read now."""
     # --- upcalls, to be overridden
     def on_due(self, seq: int, known: bool) -> None:
         """A message is due that the caller must send on: put() it where it goes, then remove() it.  Not known: the plane cannot
@@ -95,8 +96,8 @@ class Delay(Gate):
         one that on_due() is still to give its time."""
 
 def plain_due(properties: bytes, came_ms: int) -> int:
-    """When a message with these properties (as on the wire) is due that came at that time, both in ms since the epoch, where the
-    plane can read it; 0: it cannot, or no property says it.  Raises ValueError: malformed."""
+    """When a message is due that has these properties (as on the wire) and came at that time.  Both times are ms since the epoch.
+    0: the plane cannot read the time, or no property has it.  Raises ValueError: malformed."""
 
 class Groups(Gate):
     """The gate of a queue with message groups: order within each group holds while many consumers work.
@@ -121,10 +122,10 @@ class Groups(Gate):
         """Messages that wait in their groups."""
     @property
     def waits(self) -> int:
-        """Messages that had to wait so, since start."""
+        """Messages that had to wait in their groups, since start."""
     @property
     def waited_ns(self) -> int:
-        """How long they waited, all together, since start."""
+        """How long these waited, all together, since start."""
     @property
     def fenced(self) -> int:
         """Settlements that were ignored, because the delivery had returned with its group, since start."""
@@ -133,12 +134,12 @@ class Groups(Gate):
         """Messages without a key that were refused, since start."""
     @property
     def octets(self) -> int:
-        """Memory of groups and messages that wait, but for long keys."""
+        """Memory of groups and of messages that wait, without long keys."""
     def scan(self, most: int) -> bool:
-        """Sort up to `most` messages that the gate has not looked at into their groups, where they wait.  True: it has looked
+        """Look at up to `most` messages that the gate has not looked at, and let them wait in their groups.  True: it has looked
         at all."""
     def groups(self, start: int, count: int) -> tuple[list[dict[str, Any]], int]:
-        """The groups that have one of `count` numbers from `start` on, and the number to go on with, or 0.
+        """The groups with the next `count` numbers, from `start` on, and the number to go on with, or 0.
 
         key: bytes; waiting, unacked: messages; token: of its owner; states: of "paused", "parked", "retrying"; owner: the
         Consumer, or None; first_seq, first_ts, failed: number, time (ns) and failed deliveries of the first message that
@@ -165,10 +166,10 @@ class Groups(Gate):
     def key_of(self, routing_key: bytes, properties: bytes) -> bytes | None:
         """The key of the group of a message with these, whole as on the wire; None: it has none.  Raises ValueError."""
     def unlist(self, most: int) -> bool:
-        """Make up to so many messages that wait ready again, at their own places; no group is parked or waits for a retry any
-        more.  True: no other is left.  Until then the queue must be paused."""
+        """Make up to `most` messages that wait ready again, at their own places; groups are no longer parked, nor wait for a
+        retry.  True: no message waits any more.  Until then the queue must be paused."""
     def put_back(self, seq: int) -> bool:
-        """Let a message wait in its group now that is ready, or that set_aside() has set aside.  A message that was redriven
+        """Let a message that is ready, or that set_aside() has set aside, wait in its group now.  A message that was redriven
         goes before later ones of its group.  False: it is neither.  Raises MemoryError, also if a file cannot be read."""
 
 class Retry(Gate):
@@ -182,7 +183,7 @@ class Retry(Gate):
         which they wait.  The time is min_ms times the failed deliveries (backoff 0), twice as long each time (1), or min_ms
         (2); at most max_ms; and up to `jitter` percent shorter.  A message that waits already keeps its time."""
     def release(self, seq: int) -> bool:
-        """Make a message ready that waits, or at which the queue stops.  False: it is neither.  Raises MemoryError."""
+        """Make a message ready that waits, or at which the queue stops.  False: neither is so.  Raises MemoryError."""
     def skip(self, seq: int) -> bool:
         """Let a message at which the queue stops die of its delivery limit.  False: the queue does not stop at it."""
     stopped: int                 # messages at which the queue stops

@@ -8,8 +8,8 @@ class Window:
     """The last keys that were entered.  A key is a hash, and never 0.  It counts until its time is over.  Times are ms
     since the epoch."""
     def __init__(self, size: int, ttl_ms: int = -1, header: bytes = b"") -> None:
-        """size: how many keys it holds at most; its memory follows the keys that are there.  ttl_ms: of a key that brings no
-        time of its own; -1: none.  header: the name of the header with a message's key.  Raises ValueError: size 0."""
+        """size: how many keys it holds at most; it takes memory only for the keys that it has.  ttl_ms: the time of a key without
+        a time of its own; -1: no limit.  header: the name of the header with a message's key.  Raises ValueError: size 0."""
     size: int; ttl_ms: int
     hash_key: HashKey | None     # None: the control plane handles every message that has a key
     duplicates: int      # messages that were not stored because their key was known
@@ -28,26 +28,26 @@ class Window:
     def set_rule(self, *, by_content: bool, waiting: bool, action: int, group_from: int, group: bytes = b"",
                  group_property: int = 0) -> None:
         """by_content: the body is the key of a message whose headers have none.  waiting: set before the first key; a key
-        is forgotten when its message is settled, and `size` counts keys alone.  action: what becomes of a duplicate (0 it is
-        left out; 1 and its publisher told that it is refused; 2 and given to on_dead(); 3 it is stored, and on_replaced()
-        called).  group_from, group, group_property: see queues/deduplication.GROUP_PLACES; 0: a key counts in all groups."""
+        is forgotten when its message is settled, and `size` counts keys alone.  action: what happens to a duplicate (0: it is
+        left out; 1: also, its publisher is told that it is refused; 2: also, on_dead() gets it; 3: it is stored, and
+        on_replaced() is called).  group_from, group, group_property: see queues/deduplication.GROUP_PLACES; 0: a key counts in all groups."""
     def load(self, rows: bytes, now_ms: int, *, unless_newer: bool = False) -> None:
         """Enter the rows of key files (store/format.py), in any order, each once.  Takes time in proportion to the rows.
         unless_newer: leave out rows of a key that a newer message has."""
     def change(self, size: int, ttl_ms: int, header: bytes) -> None:
-        """Change the size, which leaves as many of the newest keys as fit, the time of later keys, and where they are."""
+        """Change the size, the time of later keys, and the header that has them.  As many of the newest keys stay as fit."""
 
 class ExchangeWindow(Window):
     """The keys that one exchange knows."""
     def __init__(self, size: int, ttl_ms: int, header: bytes, *, has_log: bool) -> None: ...
     def on_learnt(self, rows: bytes, lasting: int, until_ms: int) -> None:
         """The exchange has learnt these keys, and the records of their messages are in files.  Called if it `has_log`.
-        rows: as store/format.py has them.  lasting: the number, from 1, of the last row whose message the next sync covers;
+        rows: as store/format.py has them.          lasting: the number, from 1, of the last row with a message that the next sync covers;
         0: it covers no message of these.  until_ms: when the last key expires.  Must not raise."""
     def on_full(self, rows: int) -> None:
         """Set `room` to so many rows or more, before the message of the last of them is stored.  Called if it `has_log`.
         Raises OSError: then the publish waits, as for room for its message."""
-    room: int                    # so many rows more fit into the log, those included of which on_learnt() has yet to tell
+    room: int                    # how many more rows fit into the log, including rows that on_learnt() has not had yet
 
 class HashKey:
     """The secret with which deduplication keys are hashed."""
@@ -72,9 +72,9 @@ def find_key_hash(window: Window, properties: bytes, routing_key: bytes = b"", b
     None: the key is not plain, or the window has no hash key yet, so that the control plane handles the message.  Raises
     ValueError for malformed properties."""
 def find_own_ttl(properties: bytes) -> int:
-    """How long a message with these properties says that its key counts, in ms; -1: it does not say.  Raises ValueError for
-    malformed properties."""
+    """The time, in ms, for which a message with these properties says that its key counts; -1: it does not say.  Raises
+    ValueError for malformed properties."""
 
 def enter_keys_that_wait(queue: Queue, number: int = 0, level: int = 0) -> None:
-    """Enter keys of unsettled messages into the queue's window of waiting keys.  number: of a segment, whose messages are
-    entered that the cursor has not reached; 0: all messages that the cursor has passed are.  Takes time in proportion to the messages."""
+    """Enter keys of unsettled messages into the queue's window of waiting keys.  number: enter the messages of this segment that
+    the cursor has not reached; 0: enter all messages that the cursor has passed.  Takes time in proportion to the messages."""
