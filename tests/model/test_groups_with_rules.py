@@ -294,7 +294,7 @@ class RunWithRules(Run):
         self.parked.discard(group)
         self.go_on(group)
         for number in self.unsettled[group]:
-            self.released[number] = self.maybe.pop(number, 0)
+            self.released[number] = max(self.maybe.pop(number, 0), self.released.get(number, 0))
 
     def go_on(self, group):
         self.until.pop(group, None)

@@ -137,7 +137,7 @@ class Machine:
         reader, kept = model.readers[channel], model.kept.get(name)
         # Where a place is looked for, as a time is, it counts as one beyond what is kept.
         looked_for = isinstance(form, tuple) or form in ("first", "last")
-        reader.passes = kept is None or form is None or (not looked_for and begins <= kept)
+        reader.passes = form is None or (not looked_for and begins <= kept if kept is not None else begins <= model.end)
         if name and kept is None:
             model.kept[name] = min(self.queue.tracked.offset(name), max(begins, model.first))
         return out

@@ -232,9 +232,10 @@ def test_a_share_ends_with_the_last_that_is_out_and_the_next_reader_begins_anew(
 
 def test_what_waits_is_bounded_and_all_goes_on_when_it_is_taken(shared):
     slow = shared.join(prefetch=1)
-    shared.publish(*(f"k{i}" for i in range(48)))   # Those keys are the slow one's.
+    shared.publish(*(f"k{i}" for i in range(48)))
     quick = shared.join(prefetch=0xFFFF)
-    shared.keys = [f"k{i % 64}" for i in range(40_000)]
+    # Of so many keys each reader has about a half, whatever their hashes.
+    shared.keys = [f"k{i % 1024}" for i in range(40_000)]
     for at in range(0, 40_000, 2000):
         shared.connection.feed(b"".join(
             publish(1, b"m", properties=keyed(key))
