@@ -95,6 +95,8 @@ def test_every_name_that_looks_like_an_argument_or_a_setting_is_one():
     ("work for one client in a row", "2 MiB", plane("IN_A_TURN_MOST") == 2 * MIB),
     ("unfinished messages of a connection", "1 MiB", plane("CONTENT_HEADERS_MOST") == MIB),
     ("unfinished messages of all connections", "64 KiB", plane("MUCH_UNFINISHED") == 64 * KIB),
+    ("memory of an unfinished message of 4 MiB or more", "1 MiB",
+     (plane("LARGE_BODY"), plane("LARGE_BEGIN")) == (4 * MIB, MIB)),
     ("octets of a method", "16,384", methods.METHOD_OCTETS_MAX == 16_384),
     ("values in the arguments of a method, with those in inner tables and arrays", "1,024", methods.VALUES_MAX == 1024),
     ("tables and arrays in each other", "64", DEPTH_MAX == 64),

@@ -27,6 +27,7 @@
 #   keys_t      in Keys                 the keys of one message; valid while the object is held
 #   entry_t     in channel_t.ring       ring of unacked deliveries, by delivery tag
 #   content_t   malloc, by channel_t    a message that arrived in part; freed when it is whole or the channel closes
+#   large_t     malloc, by content_t    a body in a file; its kept_t's, once a transaction has kept the message
 #   kept_t      malloc, by channel_t    publishes of a transaction that is open; its object Kept's from commit on
 #   conn_t      in Connection
 #   route_t     malloc, by Routes       valid while it was found under the present Routes generation; so is by_headers_t
@@ -55,6 +56,7 @@ cdef struct consumer_t
 cdef struct channel_t
 cdef struct entry_t
 cdef struct content_t
+cdef struct large_t
 cdef struct kept_t
 cdef struct route_t
 cdef struct by_headers_t
@@ -120,7 +122,9 @@ cdef struct core_t:
     bint sync                   # False: --no-sync
     uint64_t kept_octets        # of all kept_t
     uint32_t alarms             # 1 more than have begun since start, so that 0 is never
-    uint64_t unfinished         # octets of the buffers of all content_t
+    uint64_t unfinished         # octets of the buffers of all content_t, and of their files
+    int large_fd                # of the file that was written last (large.pxi); -1: it is not open
+    uint64_t large_number
     uint64_t unfinished_most    # beyond that no connection has more than its share
     uint32_t unfinished_n       # connections that have much of it
     uint8_t *pool[16]           # output buffers that are free, OUT_ROOM octets each
@@ -179,6 +183,7 @@ cdef struct seg_t:
     uint32_t end                # first free octet
     uint32_t capacity
     uint32_t allocated          # blocks are on disk up to here
+    uint64_t lies               # large_t.number of the body that lies here, of a message that is not stored yet; 0: none
     uint32_t zeroed             # zeros stand up to here, for append; at most `allocated`
     uint32_t asked_for          # deliver() has asked the kernel to have the file in memory up to here
     uint32_t records
@@ -278,6 +283,7 @@ cdef struct message_t:          # a message on its way in, or read from its reco
     uint16_t flags
     uint8_t priority
     uint64_t publish_seq
+    large_t *large              # NULL: its body is in no file
     const keys_t *keys          # NULL: none
     uint32_t keys_at            # where in them the last one was found
     uint64_t dedup_hash         # of these, what the record carries; 0: nothing
@@ -544,7 +550,8 @@ cdef struct conn_t:
     uint64_t received
     uint64_t sent
     uint64_t *routes_generation # of the Routes in use; NULL before connection.open
-    uint64_t unfinished         # octets of the buffers of its content_t
+    uint64_t unfinished         # octets of the buffers of its content_t, and of their files
+    uint64_t in_files           # of these, those in files
     uint32_t held
     bint is_out_dirty
     bint paused                 # the transport holds octets of ours

@@ -17,6 +17,7 @@ One compiled unit, so that a message's way is inlined; one concern a file:
     disturbances.pxi what disturbed the order, counted
     journal.pxi     the order journal: what happened to each message
     retire.pxi      what becomes of a segment in which all is settled
+    large.pxi       large bodies that go into a file as they come
     store.pxi       a store's segments: append, read in order
     figures.pxi     what is counted for operators alone
     lost.pxi        pages of mapped files that cannot be read or written any more
@@ -131,6 +132,7 @@ cdef extern from "hot.h" nogil:
     int64_t processor_ns()
     uint32_t crc_update(uint32_t, const uint8_t *, size_t)
     uint32_t crc_by_table(uint32_t, const uint8_t *, size_t)
+    uint32_t crc_past_zeros(uint32_t, uint64_t)
     void crc_init()
     uint8_t entry_check(uint32_t, uint64_t)
     int write_zeros(int, size_t, size_t)
@@ -182,6 +184,7 @@ include "heap.pxi"
 include "disturbances.pxi"
 include "journal.pxi"
 include "retire.pxi"
+include "large.pxi"
 include "store.pxi"
 include "figures.pxi"
 include "lost.pxi"

@@ -97,7 +97,7 @@ cdef class Connection:
 
     @property
     def held_octets(self):
-        return self.c.out_n + self.c.stash_n + self.c.unfinished
+        return self.c.out_n + self.c.stash_n + self.c.unfinished - self.c.in_files
 
     @property
     def output_waits(self):

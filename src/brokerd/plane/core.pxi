@@ -51,6 +51,7 @@ cdef class Core:
         self.c.frame_octets_max = frame_octets_max
         self.c.now = realtime_ns()
         self.c.next_number = 1
+        self.c.large_fd = -1
         if spare_directory is not None:
             path = spare_directory.encode()
             self.c.spare_directory = strdup(path)
@@ -73,6 +74,7 @@ cdef class Core:
     def __dealloc__(self):
         cdef seg_t *s
         core_leave(&self.c)
+        large_close(&self.c)
         free(self.input)
         free(self.c.spare_directory)
         free(self.c.deadlines)

@@ -133,7 +133,10 @@ cdef int continue_body(conn_t *conn, const uint8_t *p, const uint8_t *end, size_
         e.number = p[n]
         e.payload_n = conn.body_frame_n if wanted else 0
         if wanted:
-            e.payload = content_end(ch.content) - e.payload_n
+            e.payload = content_of_body(ch.content)
+            if e.payload == NULL:
+                e.payload_n = 0
+            e.payload += ch.content.body_n - e.payload_n
         return fault_unframed(conn, end - p, used, e, b"type %u, %b: {invalid_frame_end_marker,%llu}", FRAME_BODY)
     if wanted and ch.content.body_n == ch.content.body_size:
         return content_whole(ch, e)

@@ -246,6 +246,30 @@ static inline uint32_t crc_update(uint32_t state, const uint8_t *p, size_t n)
     return LIKELY(crc_in_hardware) ? crc_by_instruction(state, p, n) : crc_by_table(state, p, n);
 }
 
+/* a times b modulo the polynomial; bit 31 is the constant term */
+static uint32_t crc_times(uint32_t a, uint32_t b)
+{
+    uint32_t product = 0;
+    for (; a; a <<= 1) {
+        if (a & 0x80000000u)
+            product ^= b;
+        b = b & 1 ? 0x82F63B78u ^ b >> 1 : b >> 1;
+    }
+    return product;
+}
+
+/* What n octets of zeros make of a state.  A CRC is linear: the state after octets is this, XOR their CRC from state 0. */
+static uint32_t crc_past_zeros(uint32_t state, uint64_t n)
+{
+    uint32_t power = 1u << 23; /* x to the 8 */
+    for (; n; n >>= 1) {
+        if (n & 1)
+            state = crc_times(power, state);
+        power = crc_times(power, power);
+    }
+    return state;
+}
+
 static void crc_init(void)
 {
     for (uint32_t i = 0; i < 256; i++) {

@@ -22,6 +22,7 @@ cdef struct kept_t:
     uint8_t *octets
     size_t n
     size_t capacity
+    large_t *large              # the body of the only message, where it is large: it stands behind the octets; NULL: none
     kept_message_t *messages
     uint32_t count
     uint32_t room
@@ -29,6 +30,8 @@ cdef struct kept_t:
 
 cdef void kept_drop_octets(kept_t *k) noexcept nogil:
     k.core.kept_octets -= k.capacity
+    large_free(k.large)
+    k.large = NULL
     free(k.octets)
     k.octets = NULL
     k.n = k.capacity = 0
@@ -77,7 +80,8 @@ cdef bint keep_message(channel_t *ch, const uint8_t *method, uint32_t method_n, 
         ch.kept = <kept_t *>calloc(1, sizeof(kept_t))
         if ch.kept != NULL:
             ch.kept.core = ch.conn.core
-    if ch.kept == NULL or body_n > KEPT_OCTETS_MOST or not kept_reserve(ch.kept, 20 + names_n + properties_n + body_n):
+    if ch.kept == NULL or ch.kept.large != NULL or body_n > KEPT_OCTETS_MOST \
+            or not kept_reserve(ch.kept, 20 + names_n + properties_n + body_n):
         return False
     m = ch.kept.messages + ch.kept.count
     m.at = ch.kept.n
@@ -101,3 +105,11 @@ cdef bint keep_message(channel_t *ch, const uint8_t *method, uint32_t method_n, 
     ch.kept.n += 20 + names_n + properties_n + body_n
     ch.kept.count += 1
     return True
+
+
+cdef void keep_large(kept_t *k, large_t *large) noexcept nogil:
+    """Have the message that was kept last, without its body, have this one."""
+    cdef kept_message_t *m = k.messages + k.count - 1
+    m.body_n = large.size
+    put_le64(k.octets + k.n - 8, large.size)
+    k.large = large

@@ -72,6 +72,9 @@ cdef inline void begin_message(message_t *m, channel_t *ch, const uint8_t *metho
     m.channel = ch.number
     m.publish_seq = ch.publishes + 1
     complete(m, known)
+    if UNLIKELY(body_n >= LARGE_BODY) and ch.content != NULL and ch.content.large != NULL \
+            and ch.content.large.body_at + body_n == HEADER + <uint64_t>m.length:
+        m.large = ch.content.large
 
 
 cdef int publish(channel_t *ch, const uint8_t *method, uint32_t method_n, const uint8_t *header, uint32_t header_n,
@@ -88,7 +91,7 @@ cdef int publish(channel_t *ch, const uint8_t *method, uint32_t method_n, const 
     if UNLIKELY(ch.tx):
         return keep(ch, method, method_n, header, header_n, body, body_n, &known, e)
     r = route_of(ch, method, method_n)
-    if UNLIKELY(r == NULL) or UNLIKELY(not r.is_common) or UNLIKELY(known.ask):
+    if UNLIKELY(r == NULL) or UNLIKELY(not r.is_common) or UNLIKELY(known.ask) or UNLIKELY(body_n >= LARGE_BODY):
         return publish_by_rare_route(ch, r, method, method_n, header, header_n, body, body_n, &known, e)
     begin_message(&m, ch, method, method_n, header + 12, header_n - 12, body, body_n, &known)
     q = r.targets[0]
@@ -129,7 +132,10 @@ cdef int publish_by_rare_route(channel_t *ch, route_t *r, const uint8_t *method,
     else:
         properties_are_whole(r.properties, r.properties + r.properties_n, known)
         begin_message(&m, ch, method, method_n, r.properties, r.properties_n, body, body_n, known)
-    if r.targets_n > MANY_TARGETS and not reserve_in_many(r.targets, r.targets_n, &m, ch.conn.core.work_ns):
+    if m.large != NULL:
+        if r.answer == NULL and not large_has_copies(m.large, r.targets, r.targets_n, m.priority, ch.conn.core.work_ns):
+            return TURN
+    elif r.targets_n > MANY_TARGETS and not reserve_in_many(r.targets, r.targets_n, &m, ch.conn.core.work_ns):
         return TURN
     if r.answer != NULL:
         return publish_with_participants(ch, r, &m, e)
@@ -168,6 +174,12 @@ cdef int keep(channel_t *ch, const uint8_t *method, uint32_t method_n, const uin
         return CONTENT
     if UNLIKELY(r.answer != NULL or r.properties != NULL or r.by_headers != NULL or r.checks_keys):
         return CONTENT
+    if UNLIKELY(body_n >= LARGE_BODY) and ch.kept == NULL and ch.content != NULL and ch.content.large != NULL:
+        if not keep_message(ch, method, method_n, header + 12, header_n - 12, body, 0):
+            return CONTENT
+        keep_large(ch.kept, ch.content.large)
+        ch.content.large = NULL         # The content ends with this call.
+        return DONE
     return DONE if keep_message(ch, method, method_n, header + 12, header_n - 12, body, body_n) else CONTENT
 
 
@@ -348,6 +360,7 @@ cdef inline void complete(message_t *m, known_t *known) noexcept nogil:
         length += 4
     m.length = <uint32_t>length
     m.priority = known.priority
+    m.large = NULL
     m.keys = NULL
     m.keys_at = 0
     m.dedup_hash = 0
@@ -414,7 +427,7 @@ cdef int store_message(queue_t **targets, uint32_t n, message_t *m, bint waits, 
             return ENOMEM
         if UNLIKELY(q.staged != NULL):
             end_other_stage(st)
-        err = reserve(st, need)
+        err = reserve(st, need) if LIKELY(m.large == NULL) else reserve_large(st, m)
         if UNLIKELY(err != 0) and not q.lost:
             return err
     for i in range(n):

@@ -28,6 +28,7 @@ cdef void seg_begin(seg_t *s) noexcept nogil:
     s.keys_until = 0
     s.generation = 0
     s.sealed = 0
+    s.lies = 0
     s.retained = False
     s.created = s.newest = 0
     s.asked_for = 0
@@ -110,8 +111,8 @@ cdef inline bint is_read(queue_t *q) noexcept nogil:
     return q.rules != NULL and q.rules.gate != NULL and q.rules.gate.reads
 
 
-cdef int seg_new(store_t *st, uint32_t need) noexcept nogil:
-    """Append an empty segment with room for a record of `need` octets; 0 or the errno."""
+cdef int seg_new(store_t *st, uint32_t need, large_t *large) noexcept nogil:
+    """Append an empty segment with room for a record of `need` octets; 0 or the errno.  large: in one of its files; NULL: in any."""
     cdef queue_t *q = st.queue
     cdef core_t *core = q.core
     cdef uint32_t capacity = segment_octets_of(q)
@@ -121,9 +122,11 @@ cdef int seg_new(store_t *st, uint32_t need) noexcept nogil:
     cdef bint recycled
     if need + HEADER > capacity:
         capacity = (need + HEADER + 4095) & ~<uint32_t>4095
-    if st.spare == NULL and capacity == core.segment_octets and (q.durable or not adopt_nameless(st)):
+    if large != NULL:
+        capacity = <uint32_t>large.capacity
+    elif st.spare == NULL and capacity == core.segment_octets and (q.durable or not adopt_nameless(st)):
         adopt_spare(st)
-    recycled = st.spare != NULL and capacity == st.spare.capacity
+    recycled = large == NULL and st.spare != NULL and capacity == st.spare.capacity
     if recycled:
         s = st.spare
         st.spare = NULL
@@ -142,9 +145,13 @@ cdef int seg_new(store_t *st, uint32_t need) noexcept nogil:
         if err == EMFILE or err == ENFILE or err == ENOMEM:
             st.spare = s
             return err
+    elif large != NULL:
+        err = large_take(large, s, path)
     else:
         err = seg_create(s, path)
-    if err == 0 and (q.durable or not take_name(s, path)) and not is_read(q):
+    # A large file keeps its name: when the last descriptor of a file without one goes, the kernel frees its pages at once, which
+    # takes a millisecond for each 2 MiB.
+    if err == 0 and (q.durable or large != NULL or not take_name(s, path)) and not is_read(q):
         # Make the acks file now, while the publisher can still wait for room: a delivery writes the watermark there, and
         # cannot wait.  Where messages are read there is none: nothing becomes of them.
         err = acks_map(s)
@@ -236,15 +243,15 @@ cdef int reserve_slow(store_t *st, uint32_t need) noexcept nogil:
 cdef int find_room(store_t *st, uint32_t need) noexcept nogil:
     cdef seg_t *s = st.last
     cdef int err
-    if s != NULL and not s.sealed and s.end + need > s.capacity:
-        err = seg_new(st, need)
+    if s != NULL and not s.sealed and (s.end + need > s.capacity or s.lies):
+        err = seg_new(st, need, NULL)
         if err:
             return err
         seg_seal(s)
         retire_if_settled(s)
         s = st.last
     elif s == NULL or s.sealed:
-        err = seg_new(st, need)
+        err = seg_new(st, need, NULL)
         if err:
             return err
         s = st.last
@@ -259,6 +266,21 @@ cdef int find_room(store_t *st, uint32_t need) noexcept nogil:
     if s.stage != NULL:
         stage_end(s)
     return seg_allocate(s, s.end + need, MADV_POPULATE_WRITE)
+
+
+cdef int reserve_large(store_t *st, message_t *m) noexcept nogil:
+    """reserve() for a message whose body is in a file: that file is the store's next segment."""
+    cdef seg_t *s = st.last
+    cdef int err
+    if lies_in(s, m):
+        return 0
+    if m.large.files_n == 0:
+        return reserve(st, align8(m.length))
+    err = seg_new(st, align8(m.length), m.large)
+    if err == 0 and s != NULL and not s.sealed:
+        seg_seal(s)
+        retire_if_settled(s)
+    return err
 
 
 cdef inline bint has_room(store_t *st, uint32_t need) noexcept nogil:
@@ -308,14 +330,21 @@ cdef inline void append(store_t *st, message_t *m) noexcept nogil:
     put_le64(r + R_PUBLISH_SEQ, m.publish_seq)
     put_le64(r + R_GROUP_HASH, 0)
     put_le64(r + R_DEDUP_HASH, m.dedup_hash)
-    # Zero the padding to 8 octets: a recycled file has old octets there.
-    put_le64(r + align8(m.length) - 8, 0)
+    if LIKELY(m.large == NULL) or not lies_in(s, m):
+        # Zero the padding to 8 octets: a recycled file has old octets there.
+        put_le64(r + align8(m.length) - 8, 0)
     memcpy(p, m.names, m.names_n)
     p += m.names_n
     memcpy(p, m.properties, m.properties_n)
     p += m.properties_n
-    memcpy(p, m.body, m.body_n)
-    put_le32(r + R_CRC, record_crc(s, r, m.length))
+    if LIKELY(m.large == NULL) or not lies_in(s, m):
+        memcpy(p, m.body, m.body_n)
+        put_le32(r + R_CRC, record_crc(s, r, m.length))
+    else:
+        ASSERT(p == s.map + m.large.body_at)
+        put_le32(r + R_CRC, crc_of_lying(s, r, m.large))
+        s.lies = 0
+        s.zeroed = s.allocated = s.capacity
     s.end += align8(m.length)
     s.records += 1
     s.waiting += 1

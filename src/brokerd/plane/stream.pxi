@@ -515,7 +515,7 @@ cdef class Stream(Gate):
         if before == 0:
             return 0
         if last.records:
-            err = seg_new(st, 0)
+            err = seg_new(st, 0, NULL)
             if err:
                 raise OSError(err, os_strerror(err))
             if not last.sealed:

@@ -52,6 +52,8 @@ cdef class Kept:
         m.properties = m.names + kept.names_n + 4
         m.properties_n = kept.properties_n
         m.body = m.properties + kept.properties_n + 8
+        if self.k.large != NULL:
+            m.body = large_body(self.k.large)
         m.body_n = kept.body_n
 
     cdef inline bint go_together(self, const kept_message_t *m, const kept_message_t *other) noexcept nogil:
@@ -132,10 +134,21 @@ cdef class Kept:
         return len(self.queues) <= KEPT_QUEUES_MOST
 
     def log_messages(self, size_t begin=0, Py_ssize_t most=-1):
-        cdef size_t n = self.k.n - min(begin, self.k.n)
+        cdef size_t whole = self.k.n + (self.k.large.size if self.k.large != NULL else 0)
+        cdef size_t n = whole - min(begin, whole)
+        cdef size_t here
+        cdef const uint8_t *body
         if most >= 0:
             n = min(n, <size_t>most)
-        return (<const char *>self.k.octets)[begin:begin + n]
+        here = min(n, self.k.n - min(begin, self.k.n))
+        octets = (<const char *>self.k.octets)[begin:begin + here] if here else b""
+        if here == n:
+            return octets
+        body = large_body(self.k.large)
+        if body == NULL:
+            raise MemoryError
+        begin = max(begin, self.k.n) - self.k.n
+        return octets + (<const char *>body)[begin:begin + n - here]
 
     def log_places(self, uint64_t begin):
         cdef uint32_t i, t, n, count = 0
@@ -176,6 +189,13 @@ cdef class Kept:
             properties_are_whole(m.properties, m.properties + m.properties_n, &known)
             complete(&m, &known)
             stored = STORED
+            if self.k.large != NULL:
+                if m.body == NULL:
+                    err = ENOMEM
+                    break
+                if self.k.large.body_at + m.body_n == HEADER + <uint64_t>m.length:
+                    m.large = self.k.large
+                    large_has_copies(m.large, self.targets + kept.first, kept.targets_n, m.priority, NEVER)
             err = store_message(self.targets + kept.first, kept.targets_n, &m, sync, &stored, NULL)
             if err:
                 break
