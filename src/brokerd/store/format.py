@@ -221,7 +221,7 @@ DATA DIRECTORY::
     identity            what names this directory among all others, and its zlib.crc32 in hex
     running.tmp  connection_numbers.tmp     room on the disk for the next version of each; their content says nothing
     garbage/            what is about to be removed
-    spare/              segments to be used again; and large.*, bodies that come in and become segments (plane/large.pxi)
+    spare/              segments to be used again; large.*: bodies that come in (plane/large.pxi)
     archiving/          deleted queues on their way into an archive
     <sha1 of vhost>/    .vhost (its name), definitions.amqp, tx.*
         <sha1 of queue>/        a durable queue that has held a message, or has an order journal
