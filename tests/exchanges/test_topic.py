@@ -48,13 +48,15 @@ CHANGES = st.lists(st.one_of(
 
 @settings(max_examples=300)
 @given(changes=CHANGES, large=st.sampled_from([1, 3]), most=st.sampled_from([0, 1, 32]),
-       huge=st.sampled_from([1, 2, 4, 2048]))
-def test_it_finds_the_same_where_it_remembers_what_words_have_led_to(changes, large, most, huge):
+       huge=st.sampled_from([1, 2, 4, 2048]), gone=st.sampled_from([-1, 0, 1024]))
+def test_it_finds_the_same_where_it_remembers_what_words_have_led_to(changes, large, most, huge, gone):
     exchange, ends, patterns = TopicExchange("x"), {}, []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(topic, "_LARGE", large)
         patch.setattr(topic, "_HUGE", huge)
         patch.setattr(topic, "_REMEMBERED_MOST", most)
+        patch.setattr(topic, "_NUMBERED_FROM", huge)
+        patch.setattr(topic, "_GONE_MOST", gone)
         for change, text in changes:
             if change == "ask":
                 found = set(exchange.destinations(text, Properties))

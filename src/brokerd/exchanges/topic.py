@@ -14,7 +14,8 @@ Such patterns soon reach the same sets again and again.  What a word leads to fr
 until the exchange's patterns change: keys then cost their words alone.  All words that no pattern has are one word
 there, because they lead to the same places.
 Patterns may be chosen so that each key leads to another set of many thousand places.  Where so many are reached, the
-key is looked up in numbers with a bit for each place (states.py), made of all patterns when they are first needed.
+key is looked up in numbers with a bit for each place (states.py).  They are made when they are first needed, or when
+there are so many patterns that it soon would take long; from then on each new pattern is added to them.
 With many patterns the memory that a lookup touches decides its speed.  Therefore ``*`` and ``#`` are fields and not
 keys of the table of words, and the place at the end of most patterns has no table at all.
 """
@@ -29,6 +30,8 @@ from brokerd.exchanges.states import States
 WILD = frozenset(("*", "#"))  # the words of a pattern that stand for others
 _LARGE = 32  # Where so many places are reached, the step from them by a word is remembered.
 _HUGE = 2048  # Where so many places are reached, the key is looked up by bits.
+_NUMBERED_FROM = 1024  # So many patterns have numbers before a key needs them.
+_GONE_MOST = 1024  # patterns that went, beyond as many as there are, before the numbers are made anew
 _REMEMBERED_MOST = 32  # places of remembered sets, and steps between them, for each pattern and word of the exchange
 _NO_WORD = "*"  # stands for a word that no pattern has: in a pattern '*' is no word, so that no place leads on by it
 
@@ -36,7 +39,7 @@ _NO_WORD = "*"  # stands for a word that no pattern has: in a pattern '*' is no 
 class _Place:
     """A place in the trie: the destinations bound here, and the words that lead on."""
 
-    __slots__ = ("after_hash", "any_words", "destinations", "one_word", "words")
+    __slots__ = ("after_hash", "any_words", "destinations", "numbered", "one_word", "words")
 
     def __init__(self, after_hash: bool) -> None:
         self.destinations: of_key.Destinations = None
@@ -44,6 +47,7 @@ class _Place:
         self.one_word: _Place | None = None  # after a '*'
         self.any_words: _Place | None = None  # after a '#'
         self.after_hash = after_hash  # a '#' led here: any further word stays here
+        self.numbered = 0  # the number of the last States that has the pattern that ends here
 
     def next(self, word: str) -> "_Place | None":
         """The place after this word of a pattern."""
@@ -147,7 +151,7 @@ class _Memory:
 class TopicExchange(Exchange):
     """Routing key matches the pattern (AMQP 0-9-1, 3.1.3.3)."""
 
-    __slots__ = ("_literal", "_memory", "_pattern_count", "_root", "_states", "_words")
+    __slots__ = ("_gone", "_literal", "_memory", "_numbered", "_pattern_count", "_root", "_states", "_words")
 
     type: ClassVar[str] = "topic"
     matches_keys: ClassVar[bool] = True
@@ -159,7 +163,9 @@ class TopicExchange(Exchange):
         self._pattern_count = 0  # bindings with one: a delayed exchange keeps the bindings of its inner one itself
         self._words: dict[str, int] = {}  # of patterns: how often each is in one
         self._memory: _Memory | None = None  # None: nothing is remembered
-        self._states: States | None = None  # None: not needed since a pattern came or went
+        self._states: States | None = None  # None: not needed yet, or too many of its patterns have gone
+        self._numbered = 0  # how many States there were
+        self._gone = 0  # patterns in it to which nothing is bound any more
 
     def destinations(self, routing_key: str, properties: LazyProperties) -> Collection[Any]:
         literal = of_key.list_once(self._literal.get(routing_key))
@@ -224,12 +230,35 @@ class TopicExchange(Exchange):
 
     def _found_by_bits(self, words: Sequence[str]) -> list[Any]:
         """The destinations that all words of a key lead to, whatever the places."""
-        if self._states is None:
-            self._states = States(_patterns(self._root))
         found: list[Any] = []
-        for bound in self._states.found(words):
-            _add_bound(found, bound)
+        for place in (self._states or self._make_states()).found(words):
+            _add_bound(found, place.destinations)
         return found
+
+    def _make_states(self) -> States:
+        self._numbered += 1
+        self._gone = 0
+        self._states = made = States(())
+        for words, place in _patterns(self._root):
+            place.numbered = self._numbered
+            made.add(words, place)
+        return made
+
+    def _note_pattern(self, words: list[str], place: _Place) -> None:
+        """Have the pattern that ends at the place, where something is bound, in the numbers."""
+        if self._states is None:
+            if self._pattern_count >= _NUMBERED_FROM:
+                self._make_states()
+        elif place.numbered != self._numbered:
+            place.numbered = self._numbered
+            self._states.add(words, place)
+
+    def _note_gone(self, place: _Place) -> None:
+        """Something is not bound any more at the place."""
+        if self._states is not None and place.destinations is None:
+            self._gone += 1
+            if self._gone > self._pattern_count + _GONE_MOST:
+                self._states = None
 
     def _added(self, binding: Binding) -> None:
         pattern, destination = binding.routing_key, binding.destination
@@ -237,7 +266,7 @@ class TopicExchange(Exchange):
         if _is_literal(words):
             self._literal[pattern] = of_key.add(self._literal.get(pattern), destination)
             return
-        self._memory = self._states = None
+        self._memory = None
         self._pattern_count += 1
         if self._root is None:
             self._root = _Place(after_hash=False)
@@ -251,6 +280,7 @@ class TopicExchange(Exchange):
                 place.set_next(word, onward)
             place = onward
         place.destinations = of_key.add(place.destinations, destination)
+        self._note_pattern(words, place)
 
     def _removed(self, binding: Binding) -> None:
         pattern, destination = binding.routing_key, binding.destination
@@ -262,7 +292,7 @@ class TopicExchange(Exchange):
             else:
                 self._literal[pattern] = left
             return
-        self._memory = self._states = None
+        self._memory = None
         self._pattern_count -= 1
         way: list[_Place] = [self._root]  # type: ignore[list-item]
         for word in words:
@@ -272,6 +302,7 @@ class TopicExchange(Exchange):
                     del self._words[word]
             way.append(way[-1].next(word))  # type: ignore[arg-type]
         way[-1].destinations = of_key.remove(way[-1].destinations, destination)
+        self._note_gone(way[-1])
         for depth in range(len(words), 0, -1):  # Remove the places that no longer lead to a destination.
             if way[depth].is_needed:
                 return
@@ -324,15 +355,15 @@ def _add_bound(found: list[Any], bound: of_key.Destinations) -> None:
         found.append(bound)
 
 
-def _patterns(root: _Place | None) -> Iterator[tuple[tuple[str, ...], of_key.Destinations]]:
-    """The words of each pattern below ``root``, and what is bound by it."""
+def _patterns(root: _Place | None) -> Iterator[tuple[tuple[str, ...], _Place]]:
+    """The words of each pattern below ``root``, and the place where it ends."""
     ways: list[tuple[tuple[str, ...], _Place | None]] = [((), root)]
     while ways:
         words, place = ways.pop()
         if place is None:
             continue
         if place.destinations is not None:
-            yield words, place.destinations
+            yield words, place
         ways += (((*words, "*"), place.one_word), ((*words, "#"), place.any_words))
         if place.words is not None:
             ways += [((*words, word), onward) for word, onward in place.words.items()]
