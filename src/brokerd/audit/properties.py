@@ -22,11 +22,11 @@ PROPERTIES = (
 INDEX = {name: index for index, (name, _) in enumerate(PROPERTIES)}
 ROUTING_KEY = "routing-key"
 # The octets of a field value of each type; -1: a u4 with the length stands before it; -2: an unknown type.
-_VALUE_OCTETS = np.full(256, -2, np.int64)
+VALUE_OCTETS = np.full(256, -2, np.int64)
 for _types, _octets in (("tbB", 1), ("suU", 2), ("IifF", 4), ("lLdT", 8), ("D", 5), ("V", 0), ("SxA", -1)):
     for _type in _types:
-        _VALUE_OCTETS[ord(_type)] = _octets
-_VALUE_OCTETS[ord("F")] = -1
+        VALUE_OCTETS[ord(_type)] = _octets
+VALUE_OCTETS[ord("F")] = -1
 _HEADERS_MAX = 1000             # fields of a table that we read
 
 
@@ -63,7 +63,7 @@ class Texts:
         return Texts(self.index[rows], self.start[rows], self.length[rows])
 
 
-class _Octets:
+class Octets:
     """The octets of a segment with eight zeros appended, so that a word can be read at any place."""
 
     def __init__(self, octets: bytes) -> None:
@@ -79,6 +79,9 @@ class _Octets:
     def u4(self, at: np.ndarray) -> np.ndarray:
         return self.u2(at) << 16 | self.u2(at + 2)
 
+    def u4_little(self, at: np.ndarray) -> np.ndarray:
+        return self.u1(at) | self.u1(at + 1) << 8 | self.u1(at + 2) << 16 | self.u1(at + 3) << 24
+
 
 def texts(octets: bytes, records: reading.Records, name: str, *, header: bool = False) -> Texts:
     """Where the property of that name stands in each record that has it.
@@ -86,7 +89,7 @@ def texts(octets: bytes, records: reading.Records, name: str, *, header: bool = 
     ``name`` may also be ``routing-key``, or with ``header`` the name of a header.  Only strings count; those of headers
     have the types S and x.
     """
-    o = _Octets(octets)
+    o = Octets(octets)
     if name == ROUTING_KEY and not header:
         at, stop = _keys(o, records)
         return _within(np.arange(at.size), at + 1, o.u1(at), stop)
@@ -98,12 +101,12 @@ def texts(octets: bytes, records: reading.Records, name: str, *, header: bool = 
 
 def with_header(octets: bytes, records: reading.Records, name: str) -> np.ndarray:
     """The indices of the records that have the header of that name, with a value of any type."""
-    return _in_tables(_Octets(octets), *_places(octets, records, "headers"), name, any_type=True).index
+    return _in_tables(Octets(octets), *_places(octets, records, "headers"), name, any_type=True).index
 
 
 def whole_numbers(octets: bytes, records: reading.Records, name: str) -> tuple[np.ndarray, np.ndarray]:
     """The indices of the records that have a header of that name which is a number of 64 bits, and these numbers."""
-    where = _in_tables(_Octets(octets), *_places(octets, records, "headers"), name, any_type=True)
+    where = _in_tables(Octets(octets), *_places(octets, records, "headers"), name, any_type=True)
     octet = np.frombuffer(octets + bytes(9), np.uint8)
     right = octet[where.start] == ord("l")
     at = where.start[right]
@@ -111,7 +114,7 @@ def whole_numbers(octets: bytes, records: reading.Records, name: str) -> tuple[n
     return where.index[right], numbers
 
 
-def _keys(o: _Octets, records: reading.Records) -> tuple[np.ndarray, np.ndarray]:
+def _keys(o: Octets, records: reading.Records) -> tuple[np.ndarray, np.ndarray]:
     """Where the routing key of each record begins, and where the record ends."""
     at = records.positions + layout.HEADER_OCTETS
     at = at + np.where(records.headers["meta_len"] == layout.LONG_META, 4, 0)
@@ -123,7 +126,7 @@ def _places(octets: bytes, records: reading.Records, name: str) -> tuple[np.ndar
     if not records.positions.size:
         nothing = np.empty(0, np.int64)
         return nothing, nothing, nothing
-    o, wanted = _Octets(octets), INDEX[name]
+    o, wanted = Octets(octets), INDEX[name]
     at, stop = _keys(o, records)
     at = at + 1 + o.u1(at)
     flags = o.u2(at)
@@ -141,7 +144,7 @@ def _places(octets: bytes, records: reading.Records, name: str) -> tuple[np.ndar
 def priorities(octets: bytes, records: reading.Records) -> np.ndarray:
     """The property ``priority`` of each record; 0 without one."""
     found = np.zeros(records.positions.size, np.int64)
-    o, (index, at, stop) = _Octets(octets), _places(octets, records, "priority")
+    o, (index, at, stop) = Octets(octets), _places(octets, records, "priority")
     whole = at < stop
     found[index[whole]] = o.u1(at[whole])
     return found
@@ -152,7 +155,7 @@ def _within(index: np.ndarray, start: np.ndarray, length: np.ndarray, stop: np.n
     return Texts(index[whole], start[whole], length[whole])
 
 
-def _in_tables(o: _Octets, index: np.ndarray, at: np.ndarray, stop: np.ndarray, name: str, *,
+def _in_tables(o: Octets, index: np.ndarray, at: np.ndarray, stop: np.ndarray, name: str, *,
                any_type: bool = False) -> Texts:
     """Walk the tables that begin at ``at``, one field of each per step, until ``name`` is found or the tables end.
 
@@ -177,7 +180,7 @@ def _in_tables(o: _Octets, index: np.ndarray, at: np.ndarray, stop: np.ndarray, 
             found.append((index[same], type_at[same], np.zeros(int(same.sum()), np.int64), stop[same]))
         elif string.any():
             found.append((index[string], type_at[string] + 5, o.u4(type_at[string] + 1), stop[string]))
-        octets = _VALUE_OCTETS[type_]
+        octets = VALUE_OCTETS[type_]
         following = type_at + 1 + np.where(octets == -1, 4 + o.u4(type_at + 1), octets)
         more = ~same & (octets != -2)
         index, at, stop = index[more], following[more], stop[more]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from brokerd.audit import headers, notes
+from brokerd.audit import headers, metas, notes
 from brokerd.audit import layout as shapes
 from brokerd.audit._journal import NO_PLACES, POWER_LOST_WORDS, Gap, read_journal, since_replay
 from brokerd.audit.fetch import WINDOW, read, several
@@ -288,7 +288,7 @@ def _read_segment(source: Source, triple: Triple, damage: list[Damage], crc: boo
         sound = (seq >= least) & (seq - np.uint64(least) < 1 << 32) & (ts > 0)
     if end is None:
         records, sound = _without_stale_end(records, sound, octets, crc, triple.number)
-    _tell_records(triple, records, sound, damage)
+    _tell_records(triple, octets, records, sound, damage, crc=crc)
     return _Segment(octets, records, sound, header)
 
 
@@ -317,23 +317,35 @@ def _segment_header(head: bytes, triple: Triple, damage: list[Damage]) -> tuple[
 
 
 def check_records(octets: bytes, records: reading.Records, number: int) -> np.ndarray:
-    """Which records have the right CRC.  The compiled plane, if installed, checks up to the first damaged one."""
-    good = layout.HEADER_OCTETS
+    """Which records are whole: their CRC is right, and so are the lengths inside.  The compiled plane looks, if it is
+    installed."""
     try:
         from brokerd.plane import scan_segment  # A Spark worker may have only this package and numpy.
     except ImportError:
-        pass
-    else:
-        good = scan_segment(octets, number, layout.HEADER_OCTETS)[0]
-    sound = records.positions < good
-    rest = np.flatnonzero(~sound)
-    if rest.size:
-        some = reading.Records(records.headers[rest], records.positions[rest], [])
-        whole = (some.headers["length"] >= layout.HEADER_OCTETS) & (
-            some.positions + some.headers["length"].astype(np.int64) <= len(octets))
-        sound[rest[whole]] = reading.record_checks(
-            octets, reading.Records(some.headers[whole], some.positions[whole], []), number)
+        return _check_without_plane(octets, records, number)
+    positions = records.positions
+    sound = np.zeros(positions.size, bool)
+    k = 0
+    while k < positions.size:           # Once for each record that is not whole, and for each gap.
+        good = scan_segment(octets, number, int(positions[k]))[0]
+        behind = int(np.searchsorted(positions, good))
+        sound[k:behind] = True
+        k = max(behind, k + 1)
     return sound
+
+
+def _check_without_plane(octets: bytes, records: reading.Records, number: int) -> np.ndarray:
+    sound = np.zeros(records.positions.size, bool)
+    inside, some = _inside(octets, records, ~sound)
+    sound[inside] = reading.record_checks(octets, some, number) & metas.are_whole(octets, some)
+    return sound
+
+
+def _inside(octets: bytes, records: reading.Records, which: np.ndarray) -> tuple[np.ndarray, reading.Records]:
+    """The indices of those that lie inside ``octets`` as long as they say they are, and these records."""
+    lengths = records.headers["length"].astype(np.int64)
+    found = np.flatnonzero(which & (lengths >= layout.HEADER_OCTETS) & (records.positions + lengths <= len(octets)))
+    return found, reading.Records(records.headers[found], records.positions[found], [])
 
 
 def _without_stale_end(records: reading.Records, sound: np.ndarray, octets: bytes, crc: bool,
@@ -352,18 +364,33 @@ def _without_stale_end(records: reading.Records, sound: np.ndarray, octets: byte
     return reading.Records(records.headers[:count], positions, gaps), sound[:count]
 
 
-def _tell_records(triple: Triple, records: reading.Records, sound: np.ndarray, damage: list[Damage]) -> None:
+def _with_odd_lengths(octets: bytes, records: reading.Records, damaged: np.ndarray, number: int) -> np.ndarray:
+    """Which of the damaged records have the right CRC."""
+    odd = np.zeros(damaged.size, bool)
+    if damaged.any():
+        inside, some = _inside(octets, records, damaged)
+        odd[inside] = reading.record_checks(octets, some, number)
+    return odd
+
+
+def _tell_records(triple: Triple, octets: bytes, records: reading.Records, sound: np.ndarray, damage: list[Damage], *,
+                  crc: bool) -> None:
     for start, stop in records.gaps[:WINDOW]:
         damage.append(Damage(triple.msgs, start, 0, 0, f"{stop - start} octets that hold no record", ("records",)))
     if len(records.gaps) > WINDOW:
         damage.append(Damage(triple.msgs, records.gaps[WINDOW][0], 0, 0,
                              f"{len(records.gaps) - WINDOW} more places that hold no record", ("records",)))
-    several(damage, triple.msgs, np.flatnonzero(~sound), lambda k: Damage(
-        triple.msgs, int(records.positions[k]), int(records.headers["seq"][k]) & FOREVER,
-        int(records.headers["ts"][k]), "a record with a wrong CRC", ("records",)))
-    several(damage, triple.msgs, headers.of_records(records, sound), lambda k: Damage(
-        triple.msgs, int(records.positions[k]), int(records.headers["seq"][k]) & FOREVER,
-        int(records.headers["ts"][k]), "a record of a kind or with flags that no broker writes", ("records",)))
+    def tell(which: np.ndarray, words: str) -> None:
+        several(damage, triple.msgs, np.flatnonzero(which), lambda k: Damage(
+            triple.msgs, int(records.positions[k]), int(records.headers["seq"][k]) & FOREVER,
+            int(records.headers["ts"][k]), words, ("records",)))
+
+    odd = _with_odd_lengths(octets, records, ~sound, triple.number) if crc else np.zeros_like(sound)
+    tell(~sound & ~odd, "a record with a wrong CRC")
+    tell(odd, "a record with wrong lengths inside")
+    strange = np.zeros_like(sound)
+    strange[headers.of_records(records, sound)] = True
+    tell(strange, "a record of a kind or with flags that no broker writes")
     heads = records.headers[sound]
     for field in ("seq", "ts"):
         steps = np.flatnonzero(heads[field][1:] <= heads[field][:-1])
