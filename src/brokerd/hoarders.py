@@ -3,9 +3,9 @@
 A client that does not read makes its output wait here; one that begins messages and never ends them makes the broker
 keep their beginnings.  Neither may hold up all publishers.  So from three quarters of the memory limit on, before there
 is an alarm, the node asks once a second.  A connection is a hoarder if it holds much memory, and for a while has
-sent and read fewer octets than an eighth of what it holds.  Those that hold most are cut off, as many as it takes to
-get below three quarters.  A publisher that the alarm itself stopped in the midst of a message cannot end it, and so has
-more time; but not for ever, because what such clients hold may be what keeps the alarm up.
+sent and read fewer octets than an eighth of what it holds.  The node cuts off those that hold most, as many as
+necessary to get below three quarters.  A publisher that the alarm itself stopped in the midst of a message cannot end
+it, and so has more time; but not for ever, because the memory of such clients may be the cause of the alarm.
 
 A transaction that is never committed holds memory too, and its client may not be cut off for that: an alarm keeps it
 from committing.  So open transactions together may have a share of the memory, which they cannot exceed.

@@ -1,4 +1,4 @@
-"""Reading a file that an option names.  Knows nothing of what is in it."""
+"""Reads a file that an option names.  Knows nothing of its contents."""
 
 import errno
 import os

@@ -1,10 +1,10 @@
-"""The regular expressions of permissions and policies, which operators write and clients' names are looked up in.
+"""The regular expressions of permissions and policies: operators write them, and clients' names are matched with them.
 
 RabbitMQ has Erlang's ``re`` (PCRE), which for some expressions takes time that is exponential in the name.  RE2 takes
-time that is linear in it.  This module maps what PCRE writes otherwise, and refuses what RE2 cannot express: back
-references, atomic groups, and looking ahead or behind.  One common form of the last is possible: conditions on the
-whole name, as in ``^(?!amq\\.).*``.  As in RabbitMQ, a character is one octet of a name's UTF-8.  It knows no
-permissions and no policies.
+time that is linear in it.  This module translates expressions that PCRE writes in another way, and refuses those that
+RE2 cannot express: back references, atomic groups, and looking ahead or behind.  One common form of looking ahead is
+possible: conditions on the whole name, as in ``^(?!amq\\.).*``.  As in RabbitMQ, a character is one octet of a name's
+UTF-8.  It knows no permissions and no policies.
 """
 
 import re

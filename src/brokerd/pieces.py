@@ -1,7 +1,6 @@
 """Work that takes long is done in pieces, between which clients have their turn.
 
-Where it is for one client, that client's next octets rest until the last piece is done, so the work costs its own
-client and no other.
+If the work is for one client, that client's next octets wait until the last piece is done, so only this client waits.
 """
 
 from collections import deque

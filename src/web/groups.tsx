@@ -1,4 +1,4 @@
-// The message groups of a queue: what waits, who has them, why they do not move, and what an operator may do.
+// The message groups of a queue: their messages, their consumers, why they do not move, and what an operator may do.
 
 import { useState } from "preact/hooks";
 import { useAsked, useOperation } from "./api.ts";

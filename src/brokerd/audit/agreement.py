@@ -1,24 +1,24 @@
-"""Holds the acks of a segment against its journal: what became of each message stands in both, and says the same.
+"""Compares the acks of a segment with its journal: both must tell the same of each message.
 
     settlements   as many, of the same type and for the same reason
     returns       each entry is of a return that the journal has, with its cause and count of failures; each return has
                   an entry, unless the message died of it, or was set aside with it
     hand-outs     each hand-out of a message that had been out, with acks, has an entry with the same count
-    the order     the entries of a message stand in the order of what they tell: none behind the one that settles it,
-                  returns and hand-outs as in the journal; and of a message that is out the last one is a hand-out,
+    the order     the entries of a message stand in the order in which it happened: none behind the one that settles it,
+                  returns and hand-outs as in the journal.  The last entry of a message that is out is a hand-out,
                   unless its client has rejected it and its dead letter is not stored yet
-    the cursor    it has passed what was delivered, but for what was redriven into its group, which goes out from there;
-                  and what it has passed was delivered, or has an entry
+    the cursor    it has passed each delivered message, except those that were redriven into their group and go out from
+                  there; and each message that it has passed was delivered, or has an entry
 
-Compares the messages that the journal covers.  A compaction leaves one entry for each record, and then only entries
-too many can be told.  These differences are doubts, because a broker that kept its promises may leave them:
+Compares the messages that the journal covers.  A compaction leaves one entry for each record; then this module finds
+only superfluous entries.  These differences are doubts, because a broker that kept its promises may leave them:
 
 - kill -9 may come between an entry and its event.  The entry that settles a message stands last in its file before a
   start, or last of all while a broker may be at work; a client settles only what it has.  The event of a return or of a
   hand-out is the last of its journal in that life of the broker;
 - kill -9 may come when the cursor has passed a message, and before the event of its delivery.  Then the cursor goes on
   only when that message has gone out again: so it is the last one that the cursor has passed;
-- a loss of power takes what was not synced, of each file another part.
+- a loss of power takes data that was not synced, another part of each file.
 """
 
 from typing import NamedTuple

@@ -1,17 +1,17 @@
-"""Compares what the broker counted with what the journals of a dump say: ``counters``, for each queue.
+"""Compares the broker's counts with the journals of a dump: ``counters``, for each queue.
 
 The broker counts what disturbs the order since the queue was declared: in the file ``order``, and in the manifest of a
 dump.  Where the files have the whole life of the queue, the journals must come to the same numbers.  Where retention
 took segments, or the journal began later, the broker may have counted more, but never less.  Only dumps are judged: a
 running broker goes on counting while its files are read.
 
-With message groups the broker counts as overtaking every message that went out for the first time meanwhile, earlier
-ones of other groups as well: then the journals come to no more than that.
+With message groups the broker counts every message that went out for the first time meanwhile as overtaking, also
+earlier ones of other groups: then the journals must not come to more than the broker's count.
 
 The manifest of a dump also says how many messages were ready and how many were out at its cut.  The journals must come
 to the same numbers, if they cover all messages that are not settled, and nothing is damaged.  A message that is set
-aside while its dead letter is stored is neither: its last acks entry may say so.  If it had been delivered, perhaps
-nothing does.
+aside while its dead letter is stored is neither.  Its last acks entry may say so; if it had been delivered, perhaps no
+entry does.
 """
 
 from typing import Any, NamedTuple

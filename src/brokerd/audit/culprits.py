@@ -1,8 +1,8 @@
 """Names the culprits of a broken order: the fewest rows without which the others are in order.
 
 One message with a wrong number stands before or behind thousands of others, and a rule that looks at pairs finds all of
-these.  The rows that belong to a longest rising subsequence are right; the others are the culprits, and what the rule
-finds besides is their consequence.  Of two rows that are in each other's way the one behind is the culprit.
+these.  The rows that belong to a longest rising subsequence are right; the others are the culprits, and further
+findings of the rule are their consequences.  If either of two rows may be the culprit, it is the one behind.
 """
 
 from bisect import bisect_left

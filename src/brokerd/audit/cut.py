@@ -1,13 +1,13 @@
 """One cut through the files of a queue that a broker may be writing to: ``find_queues`` gives it to all its triples.
 
-An audit reads the levels and segments of a queue one after the other.  What a broker writes meanwhile is in the files
-that are read late and not in those that were read early.  So the audit judges only what had happened at one instant,
+An audit reads the levels and segments of a queue one after the other.  If a broker writes meanwhile, the files that are
+read late have newer events than those that were read early.  So the audit judges the queue as it was at one instant,
 the queue's *cut*: the latest time of any record or event that one sweep over the files finds before the reading begins.
 Times rise strictly in a queue, over records and events together and in the order in which the broker writes them.  So
-all that is no later than the cut was written before the reading began, and ``segment`` leaves out what is later.
+every record and event up to the cut was written before the reading began, and ``segment`` leaves out later ones.
 
-Files that no broker writes to have no cut: all in them is judged.  Those of a broker that was killed have one that
-leaves nothing out.
+Files that no broker writes to have no cut: the audit judges all of them.  The files of a broker that was killed have a
+cut that leaves nothing out.
 """
 
 import numpy as np

@@ -3,8 +3,8 @@
     {"path": "<vhost>/<queue>/msgs.0000000001", "octets": 4096, "sha256": "..."}    in ``files`` of a queue's entry
 
 ``check`` names each file that differs, that is missing or that the manifest does not name.  With a signed manifest this
-covers every octet of the dump.  A manifest without digests has nothing to compare, and no fault for that.  Knows
-nothing of what the files mean.  Files that are missing or too short are partly told by ``files`` already.
+covers every octet of the dump.  A manifest without digests has nothing to compare, which is not a fault.  Knows
+nothing of what the files mean.  ``files`` already reports some files that are missing or too short.
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
-"""Reads files that the broker may just be moving to ``kept/``, and tells what is wrong with many places of one.
+"""Reads files that the broker may just be moving to ``kept/``, and describes damage at many places of one file.
 
-What cannot be read becomes ``Damage``; nothing here raises for it.
+A file that cannot be read becomes ``Damage``; no function here raises an exception for it.
 """
 
 from collections.abc import Callable

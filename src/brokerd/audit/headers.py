@@ -1,7 +1,7 @@
 """Checks the headers of a segment, its acks and its journal beyond their checksums: ``of_segment`` and so on.
 
-Magic, number, version and CRC are looked at where a file is read.  Here is what a header with a right CRC may still say
-wrongly, and its octets that no CRC covers: reserved octets, words, and values that the contents contradict.
+The code that reads a file checks magic, number, version and CRC.  This module finds what may be wrong besides: values
+that the contents contradict, words, and reserved octets, which no CRC covers.
 
 The words of a file that a broker may be writing are not judged: a reader may come between two stores.
 """

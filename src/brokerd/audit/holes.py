@@ -1,4 +1,4 @@
-"""Finds sequence numbers that are missing without a reason, and such that stand in two segments: ``holes``.
+"""Finds sequence numbers that are missing without a reason, and numbers that stand in two segments: ``holes``.
 
 Judges all levels of a queue together.  Retention explains a missing number (order.jsonl says so), and so does
 compaction: it takes settled records out of a segment, whose generation is then above 0, and the journal beside it shows
@@ -7,10 +7,10 @@ message that was not settled when a broker was killed is a doubt as well: it may
 
 A queue without an order journal removes settled segments without a trace, so there a missing number is a doubt and not
 a hole.  A number from before a loss of power is also a doubt,
-because its message may never have been confirmed, and so is one around a segment whose header is damaged (``hidden``).
+because its message may never have been confirmed.  So is a number around a segment with a damaged header (``hidden``).
 
-Judges slices of sequence numbers one after the other, so that memory does not grow with the queue, and passes over
-numbers that no segment is near to, so that time does not grow with a number that damage made.
+Judges slices of sequence numbers one after the other, so that memory does not grow with the queue.  Skips numbers that
+are far from all segments, so that a damaged number does not cost time.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,8 +1,8 @@
-"""What events of the types from 16 on contradict by themselves, and marks of records that they belong to.
+"""Finds contradictions in events of the types from 16 on, and in the records that they belong to.
 
-They tell of parks, tokens, retries, duplicates, replays and redrives.  Each is of a message of its segment; a token is
-told just before a delivery to the same consumer; a message of which a duplicate came has a deduplication key; and one
-that was redriven says where it stood in its group.
+These events tell of parks, tokens, retries, duplicates, replays and redrives.  Each is of a message of its segment.  A
+token stands just before a delivery to the same consumer.  A message with an event of a duplicate has a deduplication
+key.  A message that was redriven has its number in its group.
 """
 
 from collections.abc import Iterator

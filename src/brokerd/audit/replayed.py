@@ -1,10 +1,10 @@
-"""Judges what became of a segment's messages since they were replayed: ``judge``.
+"""Judges a segment's messages from their replay on: ``judge``.
 
 A replay makes a settled message ready again, with no failed delivery; its events and entries from there on are those of
-another life.  ``lives`` has the first life of each message.  This module plays the others, by the rules of the same
-audits: ``AUDITS``.  What concerns several messages, ``stitch`` and ``holders`` judge over all lives.
+another life.  ``lives`` has the first life of each message.  This module judges the other lives, by the rules of the
+same audits: ``AUDITS``.  ``stitch`` and ``holders`` judge several messages together, over all lives.
 
-A message of whose later lives the journal may lack events is not judged, and is counted as uncovered.
+If the journal may lack events of a message's later lives, this message is not judged, and counts as uncovered.
 """
 
 from collections.abc import Iterator

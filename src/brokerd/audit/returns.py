@@ -1,7 +1,7 @@
 """The stretches in which messages that had come back lie ready: ``waits``, for the audit ``returned_first``.
 
-A message waits from its return, its replay, or the start of the broker after which it was out no more, until it goes
-out again.  One that ends otherwise does not count: it may have ended before that was written.
+A message waits from its return, its replay, or the start of a broker that found it out, until it goes
+out again.  A message that ends otherwise does not count: its end may be older than the event that tells of it.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
-"""Reads a segment with its acks and journal once: ``scan`` makes a small ``Summary`` of what an audit needs.
+"""Reads a segment with its acks and journal once: ``scan`` makes a small ``Summary`` for the audits.
 
-The scan judges all that one segment can show (``Result``, ``Rows``).  For violations across its edges, the summary has
-extremes, and the few messages that a later segment may still overtake.  ``verdicts`` joins the summaries.
+The scan judges everything that one segment can show (``Result``, ``Rows``).  For violations across its edges, the
+summary has extremes, and the few messages that a later segment may still overtake.  ``verdicts`` joins the summaries.
 
 All times are ns.  A *run* is the life of a broker: messages that are out when it ends count as returned.
 """

@@ -1,9 +1,9 @@
 """One triple (segment, acks, journal) read into numpy arrays, together with its damage: ``read_triple``.
 
 The acks are read first, then the journal, and the segment last: even while a broker writes, the event of each entry and
-the record of each event are there.  What is later than the triple's cut is left out (see ``cut``).  Damaged files and
-files that cannot be read become ``Damage``; nothing here raises for them.  Damaged records stay in ``records`` with
-``sound`` False; damaged entries and events are left out.
+the record of each event are there.  Records, entries and events later than the triple's cut are left out (see ``cut``).
+Damaged files and files that cannot be read become ``Damage``; no function here raises an exception for them.  Damaged
+records stay in ``records`` with ``sound`` False; damaged entries and events are left out.
 """
 
 from typing import Any, NamedTuple

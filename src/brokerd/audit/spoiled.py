@@ -1,7 +1,7 @@
-"""What is spoiled in the files that tell of one message, in words: ``spoiled``.
+"""Describes damage in the files that tell of one message: ``spoiled``.
 
-A trace shows what the files say.  Where one of them is damaged it may say less than happened, or something else: then
-the trace names the file, the place and what cannot be known.
+A trace shows what the files say.  A damaged file may lack events, or have wrong ones: then the trace names the file,
+the place, and the facts that cannot be known.
 """
 
 from collections.abc import Iterable

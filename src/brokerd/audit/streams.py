@@ -1,6 +1,6 @@
-"""Judges what a stream keeps, and the offsets that it keeps for its named readers: ``stream``.
+"""Judges the messages of a stream, and the offsets that it keeps for its named readers: ``stream``.
 
-    what is kept    sequence numbers follow one another from the first message that is kept to the last: retention
+    messages        sequence numbers follow one another from the first message that is kept to the last: retention
                     removes whole segments, the oldest first.  A start may pass over numbers of segments
     readers         each slot in use is whole, no offset lies beyond the next message of the stream, and no reader
                     missed more messages than there were

@@ -1,4 +1,4 @@
-"""Judges what has to wait: messages behind earlier ones of their group, behind a message that is tried again later, and
+"""Judges messages that must wait: behind earlier ones of their group, behind a message that is tried again later, or
 behind one that stops its group or its queue.
 
 ===============  ====================================================================================================
@@ -8,13 +8,13 @@ retry_kept       no message, and nothing of its group, went out before the time 
 stop_kept        nothing behind a message that stops its queue or its group went out until an operator acted
 ===============  ====================================================================================================
 
-The group of a message is what the queue's settings say: a header or a property that is text.  Messages with other keys,
-and those without one, are not judged; nor is a delivery without acks, for which nothing is promised.  A settlement that
+The queue's settings name the header or property that holds a message's group, as text.  Messages with other keys, or
+without one, are not judged; nor is a delivery without acks, for which the broker promises nothing.  A settlement that
 an owner sends too late is fenced: it has no event, and ``wrong_consumer`` would find one.
 
-Of these the audits are not sure: messages that the journal does not cover, a settlement that only the acks have (kill
--9 came before its event), what happened before a loss of power, and a try that was early by a clock that may have been
-put back.  Rules that changed leave no doubt behind: a queue whose settings changed is not judged by that audit.
+The audits are not sure of these: messages that the journal does not cover, a settlement that only the acks have (kill
+-9 came before its event), events before a loss of power, and a try that was early by a clock that may have been put
+back.  An audit does not judge a queue if the settings of its rule have changed.
 
 Reads the segments of such queues once more.
 """

@@ -1,7 +1,7 @@
-"""Judges what only the whole queue shows: ``judge`` calls the audits that look over all levels and segments at once.
+"""Judges the whole queue: ``judge`` calls the audits that need all levels and segments at once.
 
-Their results come as ``Given``, by audit; their findings go where those across edges go.  ``applies`` says of which
-queues each can say something.
+Their results come as ``Given``, by audit; their findings go where those across edges go.  ``applies`` says about which
+queues each audit can say something.
 """
 
 from typing import Any, NamedTuple

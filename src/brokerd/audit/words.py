@@ -1,7 +1,7 @@
 """Compares the words in the headers of a settled segment with its contents: ``words``.
 
 A segment to which the broker still writes is not judged: a reader may see a record before the word that counts it.
-What stands behind the last record, entry or event that a word counts is judged only where no loss of power explains it:
+Octets behind the last record, entry or event that a word counts are judged only if no loss of power explains them:
 a broker counts each of them at once, and a start counts the one that a kill left.
 """
 

@@ -1,12 +1,12 @@
 """Failed logins: how many guesses of passwords an address may make.
 
 Each pair of address and user has a bucket of BURST failures, which fills again by one a second; each address, over all
-users, one ten times as large and quick.  A login whose bucket is empty is refused without a look at its password: a
-guess that is right must not tell so.  Logins that succeed cost nothing, so clients with the right password notice
-nothing, unless a program at their address fails all the time with the name of the same user.
+users, one ten times as large and quick.  A login with an empty bucket is refused without a check of its password: the
+answer must not reveal a right guess.  Logins that succeed take nothing from the bucket, so clients with the right
+password notice nothing, unless a program at their address fails all the time with the name of the same user.
 
-Knows neither users nor passwords.  At most BUCKETS_MAX addresses and pairs are known: the one that failed least lately
-is forgotten.
+Knows neither users nor passwords.  It remembers at most BUCKETS_MAX addresses and pairs, and forgets the one that has
+not failed for the longest time.
 """
 
 from collections import OrderedDict

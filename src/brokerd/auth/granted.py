@@ -1,6 +1,6 @@
-"""What somebody may do who is not in ``users.json``: a token says it, or another program is asked.
+"""Rights of a user who is not in ``users.json``: a token has them, or another program is asked.
 
-``GrantedLogins`` keeps what the logins by HTTP are granted, under keys that only the broker can make: its process of
+``GrantedLogins`` keeps the rights of logins by HTTP, under keys that only the broker can make: its process of
 management shows the key with each request of that login.  Knows neither tokens nor HTTP.
 """
 

@@ -1,13 +1,13 @@
-"""Logins and permissions that a package of somebody else decides, an LDAP directory's for example: see ``Hook``.
+"""Logins and permissions that another package decides, for example by an LDAP directory: see ``Hook``.
 
-A package names what makes its hook as an entry point:
+The package has an entry point, a function that makes its hook:
 
     [project.entry-points."brokerd.auth"]
     ldap = "acme_ldap:connect"              # connect(text) -> Hook; text is the option auth_hook_config
 
-``load`` makes of it what asks instead of the web server: a question of ``http_backend`` in, the answer's words out.
-Several threads ask at the same time.  An error of the hook, and an answer of the wrong type, is a denial, with a line
-in the log.  Knows no directory, and nothing of what is remembered of answers.
+``load`` makes an object that the broker asks in place of the web server: a question of ``http_backend`` in, the
+answer's words out.  Several threads ask at the same time.  An error of the hook, or an answer of the wrong type, counts
+as a denial, with a line in the log.  Knows no directory, and does not remember answers.
 """
 
 from collections.abc import Callable, Iterable

@@ -1,7 +1,7 @@
 """Logins: who a client is, by its SASL mechanism, and how often it may be wrong.
 
-A password whose hash takes long is checked in a thread first: ``slow_part`` says what has to be done there.  Knows
-nothing of connections, nor of what a user may do.
+If the hash of a password takes long, a thread checks it first: ``slow_part`` is the work of that thread.  Knows nothing
+of connections, nor of a user's rights.
 """
 
 from collections.abc import Callable

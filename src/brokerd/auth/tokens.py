@@ -3,9 +3,9 @@
 A token counts if a key of the issuer's key set has signed it (RS256 and its like; never a shared secret), its ``aud``
 names this broker, its time has come and has not passed, and one of its claims is a user name.  Scopes: ``scopes``.
 
-``Tokens.verify`` may fetch keys and takes milliseconds at least, so a thread of its own calls it: a key server that
-answers slowly holds up those alone who log in by token.  Keys are fetched again when they are old, and when a token
-names one that is not known, but not more often than every ``RETRY_SECONDS``; where that fails, the known ones stay.
+``Tokens.verify`` may fetch keys and takes milliseconds at least, so a thread of its own calls it: a slow key
+server holds up only clients that log in by token.  Keys are fetched again when they are old, and when a token names an
+unknown key, but not more often than every ``RETRY_SECONDS``; if that fails, the known keys stay.
 Knows nothing of connections.
 """
 
@@ -127,7 +127,7 @@ class Tokens:
         try:
             self._keys = read_keys(fetch(settings))
         except (OSError, ValueError) as error:
-            log.warning("oauth2_jwks %s: %s: %d keys that are known stay", settings.jwks, in_words(error),
+            log.warning("oauth2_jwks %s: %s: %d known keys stay", settings.jwks, in_words(error),
                         len(self._keys))  # fmt: skip
             return
         self._fetched = now

@@ -1,8 +1,8 @@
-"""A relay between two connections: octets, confirms, pauses, and what becomes of refused messages.
+"""A relay between two connections: octets, confirms, pauses, and refused messages.
 
-Each side calls ``pump`` after what it has read.  The source is not read while the destination's socket is full, nor
-while more is unconfirmed than may be kept.  A destination that refuses messages is given time: 1 s, 2 s, ... 60 s.
-Then they are sent again.  Knows nothing of topology.
+Each side calls ``pump`` after it has read octets.  The source is not read while the destination's socket is full, or
+too much is unconfirmed.  A destination that refuses messages is given time: 1 s, 2 s, ... 60 s.  Then they are sent
+again.  Knows nothing of topology.
 """
 
 import asyncio

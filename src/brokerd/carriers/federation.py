@@ -1,5 +1,5 @@
-"""Federation: what is published to an exchange of an upstream comes to the exchange here; what waits in a queue there
-comes to the queue here while somebody here consumes.
+"""Federation: messages that are published to an exchange of an upstream come to the exchange here.  Messages that wait
+in a queue there come to the queue here while it has consumers.
 
     upstream: exchange --the bindings of here--> "federation: X -> here A" --> queue "federation: X -> here" --> link
     here:     link --> exchange, with the routing key of there

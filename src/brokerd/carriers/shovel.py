@@ -1,10 +1,11 @@
-"""A shovel: what comes to a queue or an exchange of one broker goes to another broker, or to a web server.
+"""A shovel: messages of a queue or an exchange of one broker go to another broker, or to a web server.
 
     source: queue, or exchange + key (by a queue of the shovel's own) -> relay -> destination: queue, exchange, HTTP
 
 Its order is the source queue's: one consumer, one channel, publishes as deliveries came.  After a reconnect the source
-delivers again what it was not told of; the destination may get that twice, and its header says so.  With ``dedup`` the
-destination's deduplication drops it: each message has an id, and the destination's queue is declared to look at that.
+delivers again the messages that were not acknowledged; the destination may get these twice, and their header says so.
+With ``dedup`` the destination drops the second one: each message has an id, and the shovel declares the destination's
+queue with deduplication by this id.
 """
 
 from hashlib import blake2b

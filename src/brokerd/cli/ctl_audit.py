@@ -195,7 +195,7 @@ def _moment(text: str | None) -> int:
 @click.option("--delivery-limit", type=click.IntRange(min=0), metavar="N",
               help="Delivery limit to judge by, instead of those in the queues' settings.")
 @click.option("--chain-log", metavar="FILE", shell_complete=complete_files,
-              help="Compare hash chains with the heads that the broker wrote to this file elsewhere.")
+              help="Compare hash chains with the heads that the broker wrote to this file.")
 @click.option("--verify", metavar="PUBKEY", shell_complete=complete_files,
               help="First verify the signature of the dump's manifest by this public key (Ed25519, PEM).")
 @click.option("--to-parquet", metavar="DIR", shell_complete=complete_folders,

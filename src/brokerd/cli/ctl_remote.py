@@ -6,7 +6,7 @@ Which one: ``--url``, or ``--broker`` and a name in the file of brokers, ``~/.co
     url = "https://mq.example:15671"
     user = "ann"
     ca_cert = "/etc/ssl/our-ca.pem"         # if the system does not know the CA
-    password_file = "/run/secrets/ann"      # if nobody is there to be asked
+    password_file = "/run/secrets/ann"      # if there is no terminal to ask at
 
 The password is asked for, or comes from BROKERCTL_PASSWORD or that file: never from the command line, which others see.
 """

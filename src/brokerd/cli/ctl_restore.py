@@ -2,8 +2,8 @@
 
     BACKUP ─ each file is copied, and its digest compared with the manifest's ─> DIR.partial ─ synced, renamed ─> DIR
 
-A broker that starts on it finds what kill -9 would have left at the instant of the backup, and recovers as after that.
-Knows nothing of what is in the files.
+A broker that starts on it recovers as after kill -9 at the instant of the backup.  Knows nothing of the files'
+contents.
 """
 
 import json

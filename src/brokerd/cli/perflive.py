@@ -5,8 +5,8 @@
       latency         ▁▁▂▁▁▁█▁  p50 118 µs  p99 2.1 ms  longest 3.4 ms
       broker          ▆▆▇▇▇▇█▇  97 % of a core  31 MiB
 
-A terminal that cannot move its cursor shows the bar alone; what is no terminal shows nothing.  Keeps the samples for
-the report of the run.  Knows nothing of what is measured.
+A terminal that cannot move its cursor shows the bar alone; an output that is not a terminal shows nothing.  Keeps the
+samples for the report of the run.  Knows nothing of the meaning of the figures.
 """
 
 import os

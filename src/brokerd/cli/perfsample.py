@@ -1,6 +1,6 @@
-"""What a run of the load generator tells while it goes on: a `Sample` each second, kept in a bounded `Record`.
+"""Figures of a run of the load generator while it goes on: a `Sample` each second, kept in a bounded `Record`.
 
-Knows nothing of brokers, terminals and pages: runs give numbers, and who hears them draws them.
+Knows nothing of brokers, terminals and pages: runs give numbers, and listeners draw them.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-# A part of `_relay.pyx`: what is wrong with a stream, and the methods that a relay writes.  Knows no relay.
+# A part of `_relay.pyx`: faults of a stream, and the methods that a relay writes.  Knows no relay.
 
 class StreamError(Exception):
     """What came is not AMQP, or not what was agreed."""

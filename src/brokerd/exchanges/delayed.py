@@ -1,4 +1,4 @@
-"""The delayed exchange: messages with a delay wait elsewhere first; all others are routed as the inner type does it.
+"""The delayed exchange: messages with a delay wait elsewhere first; all others are routed as by the inner type.
 
 Types ``x-delayed-message`` (the RabbitMQ plugin's) and ``x-delayed-exchange`` (LavinMQ) name the inner type in the
 argument ``x-delayed-type``.  With the argument ``x-delayed-exchange: true`` any exchange delays and keeps its own type

@@ -2,8 +2,8 @@
 
 The exchange keeps the last ``x-recent-history-length`` messages in memory (20 without the argument), but no message
 that has the header ``x-recent-history-no-store: true`` (RabbitMQ).  One exchange keeps at most ``HISTORY_OCTETS_MAX``
-octets, and all together ``HISTORIES_OCTETS_MAX``: beyond that one that takes a message forgets its own oldest.  Nothing
-of it outlasts the broker.  vhost/routing follows it before it binds a destination, and delivers what it gets.
+octets, and all together ``HISTORIES_OCTETS_MAX``: beyond that, an exchange that gets a message forgets its own oldest
+one.  The messages end with the broker.  Before vhost/routing binds a destination, it delivers these messages to it.
 """
 
 from collections import deque

@@ -9,13 +9,15 @@ Patterns without ``*`` and ``#`` are strings in a dict.  The others stand in a t
                                                    `---#--> destinations
 
 A lookup follows all ways for a key at once, word by word.  The set of places that it has reached contains each place
-once, however many ways lead there.  So a lookup costs at most words x places, also for patterns of nothing but ``#``.
-Such patterns soon reach the same sets again and again.  What a word leads to from a large set is therefore remembered,
-until the exchange's patterns change: keys then cost their words alone.  All words that no pattern has are one word
-there, because they lead to the same places.
-Patterns may be chosen so that each key leads to another set of many thousand places.  Where so many are reached, the
-key is looked up in numbers with a bit for each place (states.py).  They are made when they are first needed, or when
-there are so many patterns that it soon would take long; from then on each new pattern is added to them.
+once, however many ways lead there.  So a lookup costs at most words x places, also for patterns that consist only of
+``#``.  Such patterns soon reach the same sets again and again.  Therefore the exchange remembers where a word leads
+from a large set, until its patterns change: keys then cost their words alone.  All words that no pattern has count as
+one word there, because they lead to the same places.
+
+Patterns may be chosen so that each key leads to another set of many thousand places.  Then the key is looked up in
+numbers with a bit for each place (states.py).  They are made when they are first needed, or when there are so many
+patterns that it soon would take long; from then on each new pattern is added to them.
+
 With many patterns the memory that a lookup touches decides its speed.  Therefore ``*`` and ``#`` are fields and not
 keys of the table of words, and the place at the end of most patterns has no table at all.
 """

@@ -1,4 +1,4 @@
-"""What a link is: the values of the parameters ``shovel`` and ``federation-upstream`` as types.
+"""Definitions of links: the values of the parameters ``shovel`` and ``federation-upstream`` as types.
 
 Keys and defaults are those of RabbitMQ 3.13 and LavinMQ 2.9.  ``from_value`` reads a value that the broker has checked
 when it was set; of a key that has two names (``src-prefetch-count`` and ``prefetch-count``) the longer wins.  Keys that

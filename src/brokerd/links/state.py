@@ -1,4 +1,4 @@
-"""What is known of one link: its state in the peers' words, the reason, and its counters.
+"""The state of one link in the peers' words, the reason, and its counters.
 
 The process of links reports states as JSON lines; the broker keeps the last of each link (``book``).  An address in a
 state never has its password.

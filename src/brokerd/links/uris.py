@@ -1,4 +1,4 @@
-"""Addresses of brokers in parameters: what is wrong with one, and how people may see it.
+"""Addresses of brokers in parameters: finds their faults, and hides their passwords from people.
 
     amqp://user:password@host:port/vhost?heartbeat=5        without a host: this broker, as amqp:///vhost
 

@@ -5,9 +5,9 @@
                             checked as every other one, and opens the session of a page
     GET /api/auth           says whether this is possible, as RabbitMQ does
 
-A cookie of five minutes, which is signed, holds what must come back and the secret of PKCE: a code that another
-browser has begun, or another site has made up, opens nothing.  The provider's addresses come from its discovery
-document.  It is asked in threads, by few clients at a time: who calls back without that cookie makes no request to it.
+A signed cookie of five minutes holds the value that must come back, and the secret of PKCE: a code that another browser
+asked for, or another site has made up, opens no session.  The provider's addresses come from its discovery document.
+Threads ask the provider, for few clients at a time; a call back without that cookie causes no request to it.
 """
 
 import asyncio

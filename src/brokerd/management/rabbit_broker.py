@@ -1,4 +1,4 @@
-"""What RabbitMQ's API says of the broker as a whole: overview, nodes, health checks, who asks, and the names and flags
+"""RabbitMQ's API about the whole broker: overview, nodes, health checks, the user who asks, and the names and flags
 that its clients look for.
 """
 

@@ -1,4 +1,4 @@
-"""What RabbitMQ's API changes: PUT, POST and DELETE below ``/api``.
+"""Changes by RabbitMQ's API: PUT, POST and DELETE below ``/api``.
 
 Each request becomes one operation of the broker, in the user's name: the broker checks rights and values, and answers
 after the change is on the disk.  201: something new is there; 204: it was there, or is gone.  As with RabbitMQ, fields

@@ -1,4 +1,4 @@
-"""What RabbitMQ's API says of shovels and federation links, in the fields of RabbitMQ and of LavinMQ.
+"""RabbitMQ's API about shovels and federation links, with the fields of RabbitMQ and of LavinMQ.
 
     /api/shovels, /api/shovels/VHOST, /api/shovels/vhost/VHOST/NAME[/restart]       RabbitMQ
     /api/shovels/VHOST/NAME[/pause|resume]                                          LavinMQ

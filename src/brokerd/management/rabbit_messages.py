@@ -1,5 +1,5 @@
-"""What RabbitMQ's API does with messages: publish one, get some, and the test of a vhost that does both.  LavinMQ's
-also reads a stream by POST."""
+"""RabbitMQ's API for messages: publish one, get some, and the test of a vhost, which does both.  LavinMQ's POST reads a
+stream."""
 
 from typing import Any
 

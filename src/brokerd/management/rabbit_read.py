@@ -1,7 +1,7 @@
-"""What RabbitMQ's API lists and shows of vhosts, users, exchanges, queues, bindings, connections, channels, consumers,
+"""RabbitMQ's API to list and show vhosts, users, exchanges, queues, bindings, connections, channels, consumers,
 policies and limits.
 
-The broker finds, filters and cuts pages, and leaves out what the user may not see.
+The broker finds, filters and cuts pages, and leaves out rows that the user may not see.
 """
 
 import re

@@ -6,10 +6,10 @@ the time in seconds to wait for a message if the stream has no more yet.
 
 With ``Accept: text/event-stream`` each message is an event ``message``, whose id is its offset: a client that comes
 again with ``Last-Event-ID`` goes on behind it.  A block without data only moves that id, past messages that a filter
-left out.  ``missed`` tells of messages that were removed before they were read, ``failed`` of why no more will come.
+left out.  ``missed`` says how many messages were removed before they were read, ``failed`` why no more will come.
 
-The broker is asked for the next messages when the client has read the former ones.  So a slow client holds up nothing
-but itself, and costs the memory of one answer.
+This process asks the broker for the next messages when the client has read the former ones.  So a slow client holds up
+only itself, and costs the memory of one answer.
 """
 
 import asyncio

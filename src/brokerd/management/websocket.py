@@ -2,11 +2,11 @@
 
     client -> uvicorn's WSProtocol (wsproto) -> socket amqp.sock of the broker, with a PROXY header in front -> client
 
-AMQP is a stream of octets, so the bounds of WebSocket's messages mean nothing: what has come of a message goes on
-before its end is there, and a message may be of any size.  Neither side is read while the other does not take what
-was read: a client that does not read costs what fits into two sockets.  Login is AMQP's own.  Pages of other sites
-are refused, unless ``websocket_origins`` names them: a page from anywhere could else log in to a broker of its
-reader's machine.
+AMQP is a stream of octets, so the bounds of WebSocket's messages have no meaning: the octets of a message go on before
+its end is there, and a message may be of any size.  Neither side is read while the other does not take the octets: a
+client that does not read costs as much memory as two sockets hold.  Login is AMQP's own.  Pages of other sites are
+refused, unless ``websocket_origins`` names them: otherwise a page from anywhere could log in to a broker on the machine
+of its reader.
 
 Knows nothing of AMQP's frames.
 """

@@ -70,7 +70,7 @@ class AddRequest:
     source: Annotated[str, Field("The exchange that it leaves.", argument=True)]
     destination: Annotated[str, Field("The queue or exchange that it leads to.", argument=True)]
     routing_key: Annotated[str, Field("Its routing key.", high=255)] = ""
-    destination_type: Annotated[Literal["queue", "exchange"], Field("What it leads to.")] = "queue"
+    destination_type: Annotated[Literal["queue", "exchange"], Field("The kind of that destination.")] = "queue"
     arguments: Annotated[dict[str, Any] | None, Field("Its arguments, as JSON.")] = None
     vhost: Annotated[str, Field("Vhost of both.")] = "/"
 
@@ -107,7 +107,7 @@ class DeleteRequest:
     source: Annotated[str, Field("The exchange that it leaves.", argument=True)]
     destination: Annotated[str, Field("The queue or exchange that it leads to.", argument=True)]
     routing_key: Annotated[str, Field("Its routing key.", high=255)] = ""
-    destination_type: Annotated[Literal["queue", "exchange"], Field("What it leads to.")] = "queue"
+    destination_type: Annotated[Literal["queue", "exchange"], Field("The kind of that destination.")] = "queue"
     arguments: Annotated[dict[str, Any] | None, Field("Its arguments, as JSON.")] = None
     properties_key: Annotated[str, Field("Its name in lists, in place of routing key and arguments.")] = ""
     vhost: Annotated[str, Field("Vhost of both.")] = "/"
@@ -165,7 +165,7 @@ OPERATIONS = (
     ),
     Operation(
         "binding", "list",
-        "List bindings; a name that is asked for is compared with the routing key.",
+        "List bindings; --name looks for a text in the routing key.",
         ListRequest, Bindings, Right("management", "visit"), _list, job=True, aliases=("list_bindings",),
     ),
 )  # fmt: skip

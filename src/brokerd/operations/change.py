@@ -18,7 +18,7 @@ class ListRequest:
 
     count: Annotated[int, Field("How many at most, the last ones first.", low=1, high=10_000)] = 100
     user: Annotated[str, Field("Only changes by this user.")] = ""
-    operation: Annotated[str, Field("Only operations whose name begins so: queue, or queue delete.")] = ""
+    operation: Annotated[str, Field("Only operations with a name that begins so: queue, or queue delete.")] = ""
     contains: Annotated[str, Field("Only changes whose request has this text.")] = ""
     since: Annotated[int, Field("Only changes since then: ms since 1970.", low=0)] = 0
     until: Annotated[int, Field("Only changes before then: ms since 1970; 0: no limit.", low=0)] = 0

@@ -1,7 +1,8 @@
-"""What the change log says of an operation: who asked for it, through which face, with what, and what came of it.
+"""The change log's line about an operation: who asked for it, through which face, with which fields, and with which
+result.
 
-Passwords, their hashes and those in addresses are left out, and so are values that are long.  Traffic, such as a
-message that is published by HTTP, is no change that the log is told of.
+Passwords, their hashes and those in addresses are left out, and so are long values.  Traffic, such as a message that is
+published by HTTP, is not in the log.
 """
 
 import re

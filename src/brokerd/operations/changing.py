@@ -1,4 +1,4 @@
-"""How operations change the broker: what has begun goes to its end, and is on disk before it is answered.
+"""How operations change the broker: a change that has begun goes on to its end, and is on disk before it is answered.
 
     Lasting(node, job)      the job runs to its end, also where the client that asked for it goes away
     file_changes(...)       changes of JSON files: written in the thread, one such change at a time, then in force

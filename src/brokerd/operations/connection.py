@@ -88,7 +88,7 @@ def _show(node: "Node", who: Who, request: ShowRequest) -> ConnectionRow:
 @request
 class CloseRequest:
     connection: Annotated[str, Field("Its name (address and port) or number.", argument=True)]
-    reason: Annotated[str, Field("What the client is told.", argument=True, high=200)] = "Closed via management plugin"
+    reason: Annotated[str, Field("Reason for the client.", argument=True, high=200)] = "Closed via management plugin"
 
 
 def _close(node: "Node", who: Who, request: CloseRequest) -> Done:

@@ -84,12 +84,12 @@ def _cancel(node: "Node", who: Who, request: CancelRequest) -> Lasting:
 OPERATIONS = (
     Operation(
         "consumer", "cancel",
-        "Cancel a client's consumer; the client is told, if it asked to be told.",
+        "Cancel a client's consumer, and tell the client if it has asked for that.",
         CancelRequest, Done, Right("administrator"), _cancel, changes=True, job=True, aliases=("cancel_consumer",),
     ),
     Operation(
         "consumer", "list",
-        "List the consumers of queues; a name that is asked for is compared with the tag.",
+        "List the consumers of queues; --name looks for a text in the tag.",
         ListRequest, Consumers, Right("management", "visit"), _list, job=True, aliases=("list_consumers",),
     ),
 )  # fmt: skip

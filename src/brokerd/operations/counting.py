@@ -1,4 +1,4 @@
-"""Counts what the whole broker has, in pieces.  The shapes: ``operations.node``."""
+"""Counts connections, queues and messages of the whole broker, in pieces.  The shapes: ``operations.node``."""
 
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any

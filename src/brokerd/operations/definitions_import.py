@@ -1,9 +1,9 @@
 """Imports definitions: all of them or none, also where the broker is killed in between.
 
 Everything is read and checked first.  Then the content goes into the file ``import.json``, which is on disk before the
-first change.  All changes can be made again, so a start that finds the file makes them all, and removes it.  What is
-there already stays: users, permissions, policies and parameters are replaced, exchanges and queues are kept as they
-are.
+first change.  All changes can be made again, so a start that finds the file makes them all, and removes it.  The
+file's users, permissions, policies and parameters replace those of the broker; exchanges and queues that are there stay
+as they are.
 """
 
 import os

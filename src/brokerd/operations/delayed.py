@@ -1,7 +1,7 @@
-"""What a delayed exchange holds back: shown by due time, sent on before its time, or dropped.
+"""Messages that wait in a delayed exchange: shown by due time, sent on before their time, or dropped.
 
-The messages wait in a queue of the exchange that no client may use, so that the exchange's permissions count: to look
-at them needs read, to send them on or drop them also write.
+The messages wait in a queue of the exchange that no client may use.  So the exchange's permissions count: a user needs
+read to look at them, and also write to send them on or drop them.
 """
 
 from typing import TYPE_CHECKING, Any

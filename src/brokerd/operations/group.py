@@ -194,7 +194,7 @@ class ListRequest:
     state: Annotated[
         Literal["", "parked", "paused", "retrying", "locked", "waiting", "idle"], Field("Only groups in this state.")
     ] = ""
-    sort: Annotated[Literal["backlog", "age"], Field("What comes first: the longest backlog, or the oldest message.")] \
+    sort: Annotated[Literal["backlog", "age"], Field("Longest backlog first, or oldest message first.")] \
         = "backlog"
     limit: Annotated[int, Field("How many to list.", low=1, high=10_000)] = 100
 
@@ -437,7 +437,7 @@ def _row(verb: str, text: str, answer: type, *, changes: bool = True) -> Operati
 OPERATIONS = (
     Operation(
         "group", "list",
-        "List the message groups of a queue: what waits, who has them, and why they do not move.",
+        "List the message groups of a queue: their messages, their consumers, and why they do not move.",
         ListRequest, GroupsListed, Right("management", "visit"), _list, job=True, aliases=("list_groups",),
     ),
     _row("show", "Show one message group, and why it does not move.", GroupRow, changes=False),

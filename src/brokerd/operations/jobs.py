@@ -7,8 +7,8 @@
 
 A job begins on the loop.  It yields a few times a second, also while it stays in the thread, so that other
 work for that thread gets its turn in between.  On the loop a piece takes at most a millisecond: ``yield ON_LOOP``
-lets others have their turn.  It returns the answer.  When the answer is no longer wanted, the job is closed where it
-stands, in the thread, so that its ``finally`` clauses undo what it did.
+lets others have their turn.  It returns the answer.  When nothing waits for the answer any more, the job is closed
+where it stands, in the thread, so that its ``finally`` clauses undo its work.
 
 Knows neither loop nor thread: it is given ``submit`` and ``later``.
 """

@@ -1,11 +1,11 @@
-"""Lists of many objects, in pieces of a millisecond: what matches is found, put in order, cut to a page, and encoded.
+"""Lists of many objects, in pieces of a millisecond: the matches are found, put in order, cut to a page, and encoded.
 
-    find      (key, name, thing) of all that the user may see; the name is compared with what was asked for
-    describe  (thing) -> row, or None where the thing has gone meanwhile
+    find      (key, name, thing) of each thing that the user may see; the filter looks at the name
+    describe  (thing) -> row, or None if the thing has gone meanwhile
 
 The answer is ``{"items": [row, ...], "total_count": ..., "filtered_count": ..., "page": ..., "page_count": ...}``.
-``total_count`` counts what the user may see, ``filtered_count`` what matches.  A list is no snapshot of one moment, but
-has no row twice.
+``total_count`` counts the things that the user may see, ``filtered_count`` the matches.  A list is not a snapshot of
+one moment, but has no row twice.
 """
 
 from collections.abc import Callable, Iterable

@@ -137,7 +137,7 @@ def _trace(node: "Node", who: Who, request: TraceRequest) -> Tracing:
 class PublishRequest:
     exchange: Annotated[str, Field("The exchange; amq.default: the default one.", argument=True)]
     routing_key: Annotated[str, Field("The routing key.", argument=True, high=255)]
-    payload: Annotated[str, Field("What the message says.", argument=True)] = ""
+    payload: Annotated[str, Field("The body of the message.", argument=True)] = ""
     payload_encoding: Annotated[Literal["string", "base64"], Field("How the payload is written.")] = "string"
     properties: Annotated[dict[str, Any] | None, Field('Properties, as in {"delivery_mode": 2, "headers": {}}.')] = None
     vhost: Annotated[str, Field("Vhost of the exchange.")] = "/"
@@ -204,7 +204,7 @@ class Chosen:
     queue: Annotated[str, Field("The queue's name.", argument=True)]
     from_seq: Annotated[int, Field("Only messages from this number on.", low=1)] = 1
     count: Annotated[int, Field("How many messages at most.", low=1, high=100_000)] = 100
-    examine: Annotated[int, Field("How many messages are looked at, at most.", low=1, high=10_000_000)] = 100_000
+    examine: Annotated[int, Field("How many messages it examines at most.", low=1, high=10_000_000)] = 100_000
     routing_key: Annotated[str, Field("Only messages with this routing key.")] = ""
     exchange: Annotated[str, Field("Only messages that came by this exchange; amq.default is the default one.")] = ""
     properties: Annotated[dict[str, Any] | None, Field('Only messages with these: {"headers": {"k": 1}}.')] = None
@@ -299,7 +299,7 @@ def _redrive(node: "Node", who: Who, request: RedriveRequest) -> "Job":
 
 @request
 class UndoRequest:
-    number: Annotated[int, Field("The number that the change was answered with.", argument=True, low=1)]
+    number: Annotated[int, Field("The number in the answer to the change.", argument=True, low=1)]
     dry_run: Annotated[bool, Field("Change nothing; say how many messages it would be.")] = False
     vhost: Annotated[str, Field("Vhost of the change.")] = "/"
 
@@ -392,7 +392,7 @@ def _extend(node: "Node", who: Who, request: ExtendRequest) -> Settled:
 OPERATIONS = (
     Operation(
         "message", "receive",
-        "Take messages for a while, with a receipt for each.",
+        "Take messages for a limited time, with a receipt for each.",
         ReceiveRequest, Received, Right("management", "visit"), _receive, changes=True, traffic=True, job=True,
     ),
     Operation(
@@ -407,18 +407,18 @@ OPERATIONS = (
     ),
     Operation(
         "message", "extend",
-        "Have received messages return later.",
+        "Let received messages return later.",
         ExtendRequest, Settled, Right("management", "visit"), _extend, changes=True, traffic=True,
     ),
     Operation(
         "message", "publish",
-        "Publish a message; it is on the disk when that is answered.",
+        "Publish a message; the answer comes when it is on the disk.",
         PublishRequest, Published, Right("management", "visit"), _publish, changes=True, traffic=True, job=True,
         aliases=("publish",),
     ),
     Operation(
         "message", "get",
-        "Show the first messages of a queue, and take them if told so.",
+        "Show the first messages of a queue; --ackmode says whether they stay.",
         GetRequest, Got, Right("management", "visit"), _get, changes=True, traffic=True, job=True, aliases=("get",),
     ),
     Operation(
@@ -448,8 +448,8 @@ OPERATIONS = (
         "message", "redrive",
         """Put dead letters back into the queue in which each died first, in their order.
 
-        They lose the headers that tell of their deaths, and get back the routing key and exchange that they had.
-        In a queue with message groups each stands again where it stood, before later ones of its group.
+        They lose the headers about their deaths, and get back the routing key and exchange that they had.
+        In a queue with message groups each returns to its own place, before later ones of its group.
         """,
         RedriveRequest, Redriven, Right("management", "visit"), _redrive, changes=True, job=True,
     ),
@@ -457,13 +457,13 @@ OPERATIONS = (
         "message", "undo",
         """Undo a delete, copy, move or redrive of messages.
 
-        What was put elsewhere and is still there leaves it, and what left its queue comes back, behind what is there.
+        Messages leave the queue into which the change put them, and return to the end of the queue that they had left.
         """,
         UndoRequest, Undone, Right("management", "visit"), _undo, changes=True, job=True,
     ),
     Operation(
         "message", "trace",
-        "Show the life of one message: who published it, who got it, what became of it.",
+        "Show the life of one message: who published it, who got it, and how it ended.",
         TraceRequest, Trace, Right("management", "read", on="queue"), _trace, job=True, aliases=("trace",),
     ),
 )  # fmt: skip

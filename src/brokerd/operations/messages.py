@@ -1,4 +1,4 @@
-"""What operations do with messages: publish one, look at those of a queue, take, delete, copy and move them.
+"""Operations on messages: publish one, look at those of a queue, take, delete, copy and move them.
 
 Messages are looked at a few at a time, in turns with other work of the loop.  Their payload is text where it is UTF-8,
 else base64, as in RabbitMQ's management API.

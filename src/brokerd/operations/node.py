@@ -191,7 +191,7 @@ LEVELS = get_args(Level)
 @request
 class LogRequest:
     after: Annotated[int, Field("Only lines with a higher number.", low=0)] = 0
-    level: Annotated[Level, Field("Only lines at least as grave.")] = "debug"
+    level: Annotated[Level, Field("Only lines of this severity and above.")] = "debug"
     contains: Annotated[str, Field("Only lines with this text.", high=4096)] = ""
 
 
@@ -231,7 +231,7 @@ OPERATIONS = (
     ),
     Operation(
         "node", "show",
-        "Show the broker's state: version, memory, disk, alarms, and how much there is of everything.",
+        "Show the broker's state: version, memory, disk, alarms, and counts of queues, clients and messages.",
         ShowRequest, NodeShown, Right("management"), _show, job=True, aliases=("status",),
     ),
 )  # fmt: skip

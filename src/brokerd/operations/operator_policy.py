@@ -36,7 +36,7 @@ class SetRequest:
     name: Annotated[str, Field("The policy's name.", argument=True)]
     pattern: Annotated[str, Field("A regular expression for names of queues and exchanges.", argument=True)]
     definition: Annotated[dict[str, Any], Field('Settings, as in {"max-length": 100}.', argument=True)]
-    vhost: Annotated[str, Field("Where the policy holds.")] = "/"
+    vhost: Annotated[str, Field("Vhost in which the policy holds.")] = "/"
     priority: Annotated[int, Field("Of the policies that match, the highest priority wins.")] = 0
     apply_to: Annotated[str, Field("all, queues, classic_queues, quorum_queues, streams or exchanges.")] = "all"
 
@@ -55,7 +55,7 @@ def _set(node: "Node", who: Who, request: SetRequest) -> Lasting:
 @request
 class DeleteRequest:
     name: Annotated[str, Field("The policy's name.", argument=True)]
-    vhost: Annotated[str, Field("Where the policy holds.")] = "/"
+    vhost: Annotated[str, Field("Vhost in which the policy holds.")] = "/"
 
 
 def _delete(node: "Node", who: Who, request: DeleteRequest) -> Lasting:

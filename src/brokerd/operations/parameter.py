@@ -53,7 +53,7 @@ def _list(node: "Node", who: Who, request: ListRequest) -> Listing:
 
 @request
 class SetRequest:
-    component: Annotated[str, Field("What it is a parameter of, such as shovel.", argument=True, low=1, high=255)]
+    component: Annotated[str, Field("Its component, such as shovel.", argument=True, low=1, high=255)]
     name: Annotated[str, Field("Its name.", argument=True, low=1, high=255)]
     value: Annotated[Any, Field("Its value, as JSON.", argument=True)]
     vhost: Annotated[str, Field("Its vhost.")] = "/"
@@ -72,7 +72,7 @@ def _check_component(component: str) -> None:
 
 @request
 class ClearRequest:
-    component: Annotated[str, Field("What it is a parameter of.", argument=True)]
+    component: Annotated[str, Field("Its component.", argument=True)]
     name: Annotated[str, Field("Its name.", argument=True)]
     vhost: Annotated[str, Field("Its vhost.")] = "/"
 

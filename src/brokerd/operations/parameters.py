@@ -1,6 +1,6 @@
-"""What operations on parameters share: those of the noun ``parameter``, and those of shovels and upstreams.
+"""Code that operations on parameters share: those of the noun ``parameter``, and those of shovels and upstreams.
 
-A value of a component that makes links is checked before it is taken.  Events and refusals have no password of it.
+It checks the value of a component that makes links.  Events and refusals never have a password from the value.
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -77,7 +77,7 @@ def _set(node: "Node", who: Who, request: SetRequest) -> Lasting:
 @request
 class ClearRequest:
     user: Annotated[str, Field("The user's name.", argument=True)]
-    vhost: Annotated[str, Field("Where it loses its rights.")] = "/"
+    vhost: Annotated[str, Field("The vhost in which the user loses its rights.")] = "/"
 
 
 def _clear(node: "Node", who: Who, request: ClearRequest) -> Lasting:

@@ -1,4 +1,4 @@
-"""What operations on policies and on operator policies share."""
+"""Code that operations on policies and on operator policies share."""
 
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any

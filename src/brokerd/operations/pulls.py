@@ -1,4 +1,4 @@
-"""Pull: messages taken for a while by operations, with a receipt for each, by clients that do not speak AMQP.
+"""Pull: clients that do not speak AMQP take messages for a limited time, with a receipt for each.
 
     receive ─> out, under a receipt ─ ack ──────────────> settled
                                     ─ nack, or no word ─> ready again, at its own place

@@ -263,7 +263,7 @@ def _replay(node: "Node", who: Who, request: ReplayRequest) -> "Job":
 
 @request
 class CopyRequest:
-    queue: Annotated[str, Field("The queue or stream whose messages are copied.", argument=True)]
+    queue: Annotated[str, Field("The queue or stream with the messages to copy.", argument=True)]
     to: Annotated[str, Field("The queue or stream that gets them; it must be there.", argument=True)]
     from_seq: Annotated[int, Field("Only messages from this number on.", low=1)] = 1
     count: Annotated[int, Field("How many messages at most.", low=1, high=(1 << 62))] = 1 << 62

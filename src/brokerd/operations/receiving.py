@@ -1,4 +1,4 @@
-"""Receives messages for a while, and settles them by receipt: see ``pulls``, which holds what is out."""
+"""Receives messages for a limited time, and settles them by receipt: see ``pulls``, which holds them meanwhile."""
 
 from functools import partial
 from typing import TYPE_CHECKING, Any

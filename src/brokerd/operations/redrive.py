@@ -3,8 +3,8 @@
     browse ─> headers tell the queue ─> one Change (transfer): taken out here, put there without the history of deaths
                                     ─> a queue with message groups: vhost.redrives, before later ones of the group
 
-All of a queue's letters go, or none, also if the broker dies in between.  What went into a queue with message groups is
-not undone.  A message that cannot go stays where it is, and the answer says why.
+All of a queue's letters go, or none, also if the broker dies in between.  An undo leaves letters that went into a queue
+with message groups.  A message that cannot go stays where it is, and the answer says why.
 """
 
 from collections.abc import Callable

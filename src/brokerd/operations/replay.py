@@ -2,7 +2,7 @@
 
     queue replay  ─>  Replay  ─ a few thousand records at a time ─>  plane.replay
 
-Knows nothing of retention: what is still in the queue's segments can be replayed.
+Knows nothing of retention: every message that is still in the queue's segments can be replayed.
 """
 
 import os

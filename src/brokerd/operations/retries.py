@@ -1,4 +1,4 @@
-"""What an operator does about messages that failed too often: they are tried again, or given up.
+"""An operator's work on messages that failed too often: tries them again, or gives them up.
 
 The rules are in ``queues.rules``; ``plane.Retry`` holds the messages.
 """

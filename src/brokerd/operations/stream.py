@@ -1,5 +1,5 @@
-"""Operations on streams: what they keep, who reads and how far, the offsets that are kept for named readers, and
-reading for who speaks no AMQP."""
+"""Operations on streams: their messages, their readers, the offsets that they keep for named readers, and reading
+without AMQP."""
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -221,7 +221,7 @@ class ReadRequest:
     offset: Annotated[str, Field("Where to begin: first, last, next, a number, a negative one (so many before the "
                                  "end), a time ago such as 1h, or a time such as 2026-01-31T12:00:00Z.")] = "first"
     count: Annotated[int, Field("How many messages at most.", low=1, high=10_000)] = 100
-    examine: Annotated[int, Field("How many messages are looked at, at most.", low=1, high=1_000_000)] = 100_000
+    examine: Annotated[int, Field("How many messages it examines at most.", low=1, high=1_000_000)] = 100_000
     filter: Annotated[list[str], Field("Only messages with one of these values of x-stream-filter-value; as an "
                                              "option once for each value.", verbatim=True)] = ()  # type: ignore[assignment]
     match_unfiltered: Annotated[bool, Field("Also messages without such a value.")] = False
@@ -355,7 +355,7 @@ OPERATIONS = (
         ReadRequest, Read, Right("management", "visit"), _read, job=True,
     ),
     Operation(
-        "stream", "readers", "List who reads a stream, and the offsets that are kept for named readers.",
+        "stream", "readers", "List the readers of a stream, and the offsets that it keeps for named readers.",
         ReadersRequest, ReadersListed, Right("management", "visit"), _readers, aliases=("list_stream_readers",),
     ),
     Operation(
@@ -363,7 +363,7 @@ OPERATIONS = (
         SetOffsetRequest, Kept, Right("management", "read", on="queue"), _set_offset, changes=True,
     ),
     Operation(
-        "stream", "reset", "Have a named reader begin with the first message that is kept the next time.",
+        "stream", "reset", "Let a named reader begin with the first message that is kept the next time.",
         ReaderRequest, Kept, Right("management", "read", on="queue"), _reset, changes=True,
     ),
     Operation(

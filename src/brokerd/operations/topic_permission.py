@@ -77,7 +77,7 @@ def _set(node: "Node", who: Who, request: SetRequest) -> Lasting:
 class ClearRequest:
     user: Annotated[str, Field("The user's name.", argument=True)]
     exchange: Annotated[str, Field("Only for this topic exchange; left out: for all.", argument=True)] = ""
-    vhost: Annotated[str, Field("Where the user may use every key again.")] = "/"
+    vhost: Annotated[str, Field("Vhost in which the user may use every key again.")] = "/"
 
 
 def _clear(node: "Node", who: Who, request: ClearRequest) -> Lasting:

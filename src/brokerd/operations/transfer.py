@@ -12,8 +12,8 @@ It is the commit log of a transaction (store/commit_log) on channel 0, which no 
 finishes those of clients (vhost/commits): kill -9 at any moment neither loses a message nor doubles one.
 
 The way back is another commit log, ``undo.NUMBER``, which decides the contrary and which no start carries out.  An undo
-is such a change too, which cannot be undone: it takes the messages that are still in their targets, and puts back what
-was removed, behind what is in the queue by then.
+is such a change too, which cannot be undone: it takes the messages that are still in their targets, and puts removed
+messages back at the end of their queues.
 """
 
 import os

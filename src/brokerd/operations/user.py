@@ -32,7 +32,7 @@ def describe(user: "User") -> UserRow:
 
 @request
 class ListRequest(Paging):
-    without_permissions: Annotated[bool, Field("Only those who may enter no vhost.")] = False
+    without_permissions: Annotated[bool, Field("Only users who may enter no vhost.")] = False
 
 
 class Users(Page):
@@ -68,7 +68,7 @@ class AddRequest:
     password: Annotated[str, Field("The password; empty: no login by password.", argument=True, secret=True)] = ""
     tags: Annotated[list[str], Field("Tags, such as administrator, monitoring, policymaker, management.")] = ()  # type: ignore[assignment]
     password_hash: Annotated[str, Field("A hash in place of the password, as in definitions.")] = ""
-    hashing_algorithm: Annotated[str, Field("What made the hash.")] = ""
+    hashing_algorithm: Annotated[str, Field("The algorithm of the hash.")] = ""
     replace: Annotated[bool, Field("Replace the user that has the name already.")] = False
 
 
@@ -229,7 +229,7 @@ OPERATIONS = (
     ),
     Operation(
         "user", "delete",
-        "Delete a user and all that was granted to it, and close its connections.",
+        "Delete a user with its permissions, and close its connections.",
         DeleteRequest, Done, Right("administrator"), _delete, changes=True, job=True, aliases=("delete_user",),
     ),
     Operation(

@@ -1,4 +1,4 @@
-"""Changes of users: what the rows in ``user`` do that takes a thread, or more than one file.
+"""Changes of users that need a thread, or more than one file, for the rows in ``user``.
 
 A password is hashed and checked in the thread: that may take tens of milliseconds.
 """

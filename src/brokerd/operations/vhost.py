@@ -202,7 +202,7 @@ OPERATIONS = (
     ),
     Operation(
         "vhost", "delete",
-        "Delete a vhost with all that it holds, and close its connections.",
+        "Delete a vhost with its queues and messages, and close its connections.",
         DeleteRequest, Done, Right("administrator"), _delete, changes=True, job=True, aliases=("delete_vhost",),
     ),
     Operation(

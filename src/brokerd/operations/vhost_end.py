@@ -1,8 +1,8 @@
 """The deletion of a vhost, in pieces: no other client waits for it.
 
-What was granted there goes first, because a later vhost of that name must not inherit it.  Then the vhost leaves the
+Its permissions go first, because a later vhost of that name must not inherit them.  Then the vhost leaves the
 list, and no client finds it any more; after that its connections and queues go one by one, and its folder at last.  A
-mark in the folder says that all in it is deleted: where the broker dies in between, a later vhost of that name begins
+mark in the folder says that its contents are deleted: if the broker dies in between, a later vhost of that name begins
 with an empty folder.
 """
 

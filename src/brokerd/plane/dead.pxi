@@ -6,7 +6,7 @@
 #          --on_dead() False---> aside --settle_aside()-> settled
 #
 # At least once, the message stays aside until its letter is on disk: on_letters_stored() has the control plane wait for a
-# sync.  What needs no sync waits for those before it that do.
+# sync.  A letter that needs no sync waits for those before it that do.
 #
 # A message that is dying is aside (aside.pxi): after a crash it is ready again.
 

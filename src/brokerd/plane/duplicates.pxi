@@ -5,7 +5,7 @@
 #    learn_key      the exchange learns the key of a message that a queue has stored; a queue learns it in append() (keys.pxi)
 #
 # A key is plain if it is text, a whole number or the body; a missing key is plain, too.  So is the name of a group.  Messages with
-# other keys go up: the control plane (vhost/duplicates) finds the octets of any key, and is the model of what stands here.
+# other keys go up: the control plane (vhost/duplicates) finds the octets of any key, and is the model of this file.
 #
 # The keys of a durable exchange have a log, which the control plane writes: on_learnt() gets the rows of a chunk when the
 # chunk's records are in their files.  So kill -9 loses the rows of one chunk at most, and a start finds these keys in the

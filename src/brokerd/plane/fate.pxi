@@ -1,4 +1,4 @@
-# What becomes of a message that was taken: settled, given back to its place, or dead.
+# Decides how a message that was taken goes on: settled, given back to its place, or dead.
 #
 #    taken --settle----> an acks entry; its segment retires when that was the last record
 #          --give_back-> ready again at its own place, one failed delivery more; at its limit it dies

@@ -1,9 +1,9 @@
-# Counts for operators what nothing else needs: sizes of messages, how long messages wait and how long consumers work on
+# Counts for operators alone: sizes of messages, how long messages wait and how long consumers work on
 # them, publishes without a queue, basic.get without a message.
 #
 # Sizes and times are counted while count_figures is set, which is when an operator has asked for them: until then a publish,
-# a hand-out and a settlement have one branch each for them.  What nobody could read from the channels later is added up when
-# a channel closes: see Channel.leave_lists().
+# a hand-out and a settlement have one branch each for them.  When a channel closes, its counters are added up, because they
+# end with it: see Channel.leave_lists().
 
 cdef enum:
     SIZES = 9                   # buckets; the last has no upper bound

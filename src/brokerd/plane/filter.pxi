@@ -1,4 +1,4 @@
-# What a stream's reader wants: a filter looks at a record's octets, and makes no object.
+# The filter of a stream's reader: it looks at a record's octets, and makes no object.
 #
 #    reader_t.filter     values of x-stream-filter-value, each with 2 octets of length
 #    reader_t.program    a condition on headers, properties and places, which queues/filters.py has compiled; it may ask for the

@@ -1,4 +1,4 @@
-# Values of a filter's program, and what its operations make of them.  filter.pxi lists the operations.
+# Values of a filter's program, and its operations on them.  filter.pxi lists the operations.
 
 cdef enum:
     PROGRAM_MOST = 8192         # octets

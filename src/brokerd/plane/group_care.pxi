@@ -1,4 +1,4 @@
-# The Groups object: what the control plane may ask of a queue's groups, and do to one of them.
+# The Groups object: questions of the control plane about a queue's groups, and its changes of one of them.
 
 GROUP_STATES = {"paused": GROUP_PAUSED, "parked": GROUP_PARKED, "retrying": GROUP_RETRYING}
 GROUP_PLACES = {"header": GROUP_BY_HEADER, "routing-key": GROUP_BY_ROUTING_KEY, "correlation-id": GROUP_BY_CORRELATION_ID,

@@ -1,5 +1,5 @@
-# Messages that wait in their groups and go without having been handed out, many at a time: a length limit drops the oldest, a
-# purge drops all, and another rule makes all ready again.
+# Takes messages that wait out of their groups, many at a time: a length limit drops the oldest, a purge drops all, and
+# another rule makes all ready again.
 #
 #    groups_drop     the oldest message of all, by a heap of the first messages of all groups
 #    groups_part_with one message, wherever it waits

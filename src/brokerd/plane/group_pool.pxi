@@ -1,10 +1,10 @@
-# What a queue with message groups remembers: its groups, and the messages of theirs that wait.
+# The memory of a queue with message groups: its groups, and their messages that wait.
 #
 #    group_t      a group with messages that wait or are out, or with something to remember; found by the hash of its key,
 #                 and by the key itself where two hashes are equal.  Other groups are not remembered
 #    node_t       one message that waits, 16 octets: those of a group are a list, by rising number (group_places.pxi)
 #    listed_t     besides, of a message that was out before, or was redriven
-#    turns_t      a list of groups, whose turn comes one after the other
+#    turns_t      a list of groups that have their turns one after the other
 #
 # Groups and nodes come from pools, and are known by their numbers there; 0 is none.  Does not know which consumer gets a message.
 

@@ -1,4 +1,4 @@
-# Routes that headers decide: what bindings ask of a message's headers, and the routes remembered by what they ask.
+# Routes that headers decide: the headers that bindings ask for, and the routes that are remembered by them.
 #
 # Most headers of a message matter to no binding, so a route is not remembered by the whole table but by its extract:
 #
@@ -6,8 +6,9 @@
 #    name | 0                ... whose value no binding asks for
 #
 # Name and value stand there as on the wire, numbers as *plain values*: values that bindings take as equal
-# (exchanges/comparable.py) have the same octets.  Messages with equal extracts agree with the same bindings.  So what is
-# asked may be known by hashes alone: two values with one hash make an extract longer, and never a route wrong.
+# (exchanges/comparable.py) have the same octets.  Messages with equal extracts agree with the same bindings.  So the
+# names and values that bindings ask for may be known by hashes alone: two values with one hash make an extract longer, and never
+# a route wrong.
 #
 # Extracts are remembered in sets of WAYS.  A route that is found moves up a place in its set, and a new one takes the last
 # place: routes in use stay, though other extracts may come only once.

@@ -8,7 +8,7 @@
 # has no other effect.  When all records of the segment are settled, its three files move into the folder ``kept``, by one
 # rename each.
 #
-# The broker reads only the count and the last time of a journal.  Nothing here decides what becomes of a message.
+# The broker reads only the count and the last time of a journal.  This file never decides how a message goes on.
 
 
 cdef struct journal_t:

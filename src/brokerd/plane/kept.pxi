@@ -1,4 +1,4 @@
-# What a channel publishes in a transaction is kept here, until commit or rollback.
+# Keeps the publishes of a channel's transaction until commit or rollback.
 #
 # The octets are those of a commit log (store/commit_log.py), so that commit copies them as they are:
 #

@@ -4,8 +4,8 @@
 #    forward      forwards one message that is dying, or has the control plane do it (Queue.on_dead)
 #    write_letter writes the properties, octet for octet as queues/dead_letter.py does
 #
-# The plane can continue two histories: an empty one, and an x-death as brokers write it.  All else that headers may hold is
-# for the control plane: CC and BCC, tables, names beyond ASCII, histories that clients made up.  A Routes object says where
+# The plane can continue two histories: an empty one, and an x-death as brokers write it.  The control plane
+# handles all other headers: CC and BCC, tables, names beyond ASCII, histories that clients made up.  A Routes object says where
 # letters go, and asks the control plane once for each dead-letter exchange and routing key.
 
 cdef enum:

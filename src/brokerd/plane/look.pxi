@@ -1,7 +1,7 @@
-# Looks through a stream for one who asks without a consumer: an HTTP client, brokerctl.  It is a reader (reader.pxi) for the time of
-# one call: it finds its place, skips by the indexes and filters as any other, and makes an object of what passes alone.
+# Looks through a stream for a caller without a consumer: an HTTP client, brokerctl.  It is a reader (reader.pxi) for the time of
+# one call: it finds its place, skips by the indexes and filters as any other, and makes objects only of messages that pass.
 #
-# Nobody keeps its place, and what it does not find has not been missed.
+# The stream does not keep its place, and messages that it does not find do not count as missed.
 
 
 cdef int look_on(reader_t *r, uint32_t looks, Py_ssize_t count, list out) except -1:

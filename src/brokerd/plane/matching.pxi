@@ -1,6 +1,6 @@
-# Where a message goes by the bindings of a headers exchange, found for headers that were never seen before.
+# Finds where a message goes by the bindings of a headers exchange, for headers that are not remembered.
 #
-# exchanges/headers.py has the rules and keeps the tables; here they are read.  Their keys are octets: a name as a short string,
+# exchanges/headers.py has the rules and keeps the tables; this file reads them.  Their keys are octets: a name as a short string,
 # and plain values (headers.pxi).  Compound values (tables, arrays, decimals) have no plain octets that two equal ones share,
 # so the control plane makes octets for them.
 

@@ -1,5 +1,5 @@
-# Drops the messages of a queue in pieces, so that a long backlog does not hold up the loop.  What came after the purge began
-# stays, but for what waits in a gate.
+# Drops the messages of a queue in pieces, so that a long backlog does not hold up the loop.  Messages that come after the purge
+# began stay, unless they wait in a gate.
 
 
 cdef uint32_t purge_some_of_store(store_t *st, uint64_t below, uint32_t most, uint64_t *dropped) noexcept:

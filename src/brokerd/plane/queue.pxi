@@ -1,4 +1,4 @@
-# The Queue object: what the control plane may ask of, and do to, a queue's store and consumers.
+# The Queue object: the control plane's questions about a queue's store and consumers, and its changes of them.
 
 @cython.no_gc_clear
 cdef class Queue:

@@ -1,4 +1,4 @@
-# What a stream keeps: whole segments go, the oldest first and never the last one, until the stream is within its limits.
+# Keeps a stream within its limits: it removes whole segments, the oldest first and never the last one.
 #
 # Knows no readers: stream.pxi tells those that a removed segment hits.
 

@@ -3,7 +3,7 @@
 # They know descriptors, and neither queues nor what the files hold.
 #
 # The Syncer owns the sync_group_t.  A thread takes a file by adding one to `taken`; its place in `descriptors` is the thread's
-# from then on.  Who ends the last file writes to `ended`; after that all is the Syncer's until its next begin().
+# from then on.  The thread that ends the last file writes to `ended`; after that all is the Syncer's until its next begin().
 
 cdef extern from "pthread.h" nogil:
     int pthread_create(pthread_t *, const void *, void *(*)(void *) noexcept nogil, void *)

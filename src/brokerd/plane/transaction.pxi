@@ -1,4 +1,4 @@
-# Commits what a channel has kept: finds where each message goes, and stores all of them in one pass.
+# Commits the publishes that a channel has kept: finds where each message goes, and stores all of them in one pass.
 
 cdef enum:
     KEPT_QUEUES_MOST = 256      # that one transaction may go to; one with more is the session's

@@ -1,4 +1,4 @@
-"""What a message becomes when it dies: the dead letter's properties, routing keys, and where it may not go again.
+"""The dead letter of a message: its properties, its routing keys, and the queues to which it may not go again.
 
 Octets in, octets out: the properties (flags and list, as stored) of the message that died give those of its
 dead letter, with its history in the headers, sorted by name as RabbitMQ does::
@@ -21,9 +21,9 @@ message keeps its keys, CC's (and BCC's, which are removed from the headers) amo
 
 The history is read from the headers, so that a client which publishes a message again continues its history, as in
 RabbitMQ 3.10.  Impossible parts of a history are retained where they can be, and never trusted.  An x-death of another
-type starts anew.  Items that are no tables stay where they are, and a cycle with them counts as one that a client took
-part in.  A count that is no number starts at 1.  (RabbitMQ 3.10 loses the queue's process over some of these.  It also
-reverses the older items at each death, against its own documentation; brokerd does not.)  Headers that cannot be
+type starts anew.  Items that are not tables stay where they are, and a cycle with them counts as one that a client took
+part in.  A count that is not a number starts at 1.  (RabbitMQ 3.10 loses the queue's process over some of these.  It
+also reverses the older items at each death, against its own documentation; brokerd does not.)  Headers that cannot be
 decoded at all are lost.
 
 ``x-dead-letter-exchange`` and ``x-dead-letter-routing-key`` as headers of a message (LavinMQ) take the place of the

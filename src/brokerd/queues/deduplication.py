@@ -1,4 +1,4 @@
-"""Deduplication: what is a duplicate in one queue or exchange, and where a message's key comes from.
+"""Deduplication: finds duplicates in one queue or exchange, and a message's key.
 
 A queue or exchange with ``x-message-deduplication: true`` has a window of keys.  A message is a duplicate if its key is
 in the window: it is confirmed and not stored.  The key is a header's value, of any type.  The argument
@@ -7,19 +7,19 @@ If the message lacks it, the header ``MessageDeduplicationId`` counts.  A messag
 
 Three arguments say more.  With ``x-deduplication-content`` the body is the key of a message whose headers have none.
 ``x-deduplication-scope``: a key counts in the whole queue, in its message's group alone, or only while its message
-waits.  ``x-deduplication-action`` says what becomes of a duplicate: it is confirmed (``ack``) or refused (``nack``),
-dead-lettered, or replaces the older message where that one is still ready.
+waits.  ``x-deduplication-action`` says what happens to a duplicate: it is confirmed (``ack``) or refused (``nack``),
+dead-lettered, or replaces the older message unless that one is out.
 
 The window holds the last ``x-cache-size`` keys (128).  A key counts for as long as the message's header x-cache-ttl
-says, else for ``x-cache-ttl`` milliseconds, else as long as it is among the last.  A duplicate does not make the key
-younger.  Names and defaults are LavinMQ's and those of RabbitMQ's plugin; a window that lasts is new.
+says, else for ``x-cache-ttl`` milliseconds, else as long as it is among the last.  A duplicate does not begin the key's
+time anew.  Names and defaults are LavinMQ's and those of RabbitMQ's plugin; a window that lasts is new.
 
 A queue's window follows from its records.  The data plane writes a key's hash into the record and enters it into the
 window in one step.  So a key is known if and only if its message was stored, also after kill -9 and a power cut.  Key
 files (store/key_files) have the keys of records that are gone.
 
 A window holds keyed hashes of 64 bits.  With a million keys in it, one new key in 18 million million is wrongly taken
-for a duplicate.  Only a reader of the vhost's hash key can make two keys of one hash.
+for a duplicate.  Only a reader of the vhost's hash key can make two keys with the same hash.
 
 Knows nothing of messages, of how publishes go, or of the time.
 """

@@ -1,4 +1,4 @@
-"""Streams: queues whose messages are read, not taken.  What a stream keeps, and where a reader begins.
+"""Streams: consumers read their messages and do not take them.  Sets a stream's retention, and where a reader begins.
 
     x-max-length, x-max-length-bytes, x-max-age,
     x-stream-max-segment-size-bytes             ── Retention ─> plane.Stream.set_limits

@@ -2,8 +2,8 @@
 
 The process gets its settings as a line of JSON on its standard input, which stays open: when the broker ends, however
 it ends, the process reads the end of it and ends too.  Later lines tell it what has changed.  On its standard output it
-says, a JSON object a line, what happens: {"log": [level, text]} goes to the broker's log, {"failed": text} says why it
-ends, and the owner of the process reads all else.
+writes a JSON object a line: {"log": [level, text]} goes to the broker's log, {"failed": text} says why it ends, and the
+owner of the process reads all other lines.
 
 A process that ends is started again, after a second at first, and after at most a minute if that happens again and
 again.

@@ -1,13 +1,13 @@
 """Python's collector of cyclic garbage, kept from holding up clients.
 
-By itself the collector looks at all objects that live, again each time a quarter more have come: some 30 ms with 20,000
-bindings, and more the more there are.  It hardly ever finds anything, because what the broker makes leaves no cycles
-behind when it goes, and so needs no collector.
+By itself the collector looks at all live objects, again each time a quarter more have come: some 30 ms with 20,000
+bindings, and more with more of them.  It hardly ever finds garbage, because the broker's objects leave no cycles
+behind, and so need no collector.
 
-Here the collector looks at each object a few times at most.  What lives on after that is *frozen*: put among the
-objects of the start, which it never looks at.  So a collection takes time by what was made lately, some 2 ms.  One
-that is frozen goes as soon as nothing names it any more, like any other.  Cycles of such objects stay until memory is
-low.  Knows nothing of the broker.
+Here the collector looks at each object a few times at most.  Objects that live on after that are *frozen*: put among
+the objects of the start, which it never looks at.  So the time of a collection depends on the objects that were made
+lately, some 2 ms.  A frozen object goes as soon as no other object refers to it, like any other.  Cycles of such
+objects stay until memory is low.  Knows nothing of the broker.
 """
 
 import gc

@@ -10,11 +10,11 @@ A stream socket for the broker's own user (mode 0600).  Both sides write JSON ob
 A verb is the name of an operation, or an alias of it.  The other fields are the operation's request, and the result is
 its answer: see ``operations``.  The peer is the broker's own user and may do everything.  With "as": "alice" it asks
 for a user that it has authenticated, and the operation needs that user's rights; "as_user" is the same.  "grant" is
-what ``user authenticate`` has answered where the user's rights come from a token or a web server.
+the answer of ``user authenticate`` if the user's rights come from a token or a web server.
 
 Codes are HTTP's: 400 the request is wrong, 403 the user may not do this, 404 the thing does not exist, 409 not now, 500
 it failed.  The change log is told of each change, and of each that was refused, before it is answered; with "by":
-{"face": "HTTP", "address": "10.0.0.7"} a process that asks for somebody says where that one is.
+{"face": "HTTP", "address": "10.0.0.7"} a process that asks for a user gives the user's address.
 
 The broker answers the requests of one connection one after the other; a request has at most 16 MiB.  When a client goes
 away, the broker cancels the client's job.  The broker does not read from a client that does not read, and sends it no

@@ -1,8 +1,8 @@
 """Which queues and exchanges are federated, with which upstreams: policies and parameters together, as rows of links.
 
 A policy names an upstream, a set of upstreams (``all`` has each of the vhost), or a pattern that their names match.  An
-entry of a set overrides keys of its upstream.  A row is that of ``server/links``; what a policy or a set names and is
-not there has a row too, which says so.
+entry of a set overrides keys of its upstream.  A row is that of ``server/links``.  An upstream that a policy or a
+set names has a row even if it is missing; the row says so.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,9 +1,9 @@
-"""Says when a link begins, stops or changes what it does: in the log, and as RabbitMQ's events.
+"""Reports when a link begins, stops or changes its state: in the log, and as RabbitMQ's events.
 
     shovel.worker.status, federation.link.status        a link has another state, or another reason for it
-    shovel.worker.removed, federation.link.removed      a link is no more
+    shovel.worker.removed, federation.link.removed      a link has ended
 
-Figures that change with each message are no reason to speak.  Addresses have neither user nor password.
+Figures that change with each message cause no report.  Addresses have neither user nor password.
 """
 
 from logging import getLogger

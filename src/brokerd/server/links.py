@@ -1,4 +1,4 @@
-"""The broker's side of the process of links: which links there are, and what is known of each.
+"""The broker's side of the process of links: the list of links, and the state of each.
 
     parameters, policies, queues, exchanges, bindings -> rows -> ``brokerd links`` -> states -> node.links
 

@@ -1,4 +1,4 @@
-"""The broker's side of the management process: what it is told, and what it says that is not for the log.
+"""The broker's side of the management process: the lines that it gets, and its lines that are not for the log.
 
 It says that it listens ({"listening": [[address, kind], ...]}), or that it cannot: see ``management/main``.  Nothing of
 HTTP is imported here, and the process is started after the broker listens for AMQP.

@@ -1,4 +1,4 @@
-"""What a service manager is told of the broker: systemd's protocol sd_notify(3), datagrams of lines NAME=value.
+"""Tells a service manager about the broker: systemd's protocol sd_notify(3), datagrams of lines NAME=value.
 
     READY=1         it listens; the start is over
     RELOADING=1     a reload begins; READY=1 ends it

@@ -3,8 +3,8 @@
     accept -> from a trusted address: read the header, no octet more -> protocol, which is told the client's address
            -> from another one: protocol; a header there is octets of a client, and no AMQP
 
-A trusted proxy that sends no header, or none in time, loses its connection.  Of connections that wait for their header
-there are at most ``WAITING_MAX``: a new one takes the place of the oldest.
+A trusted proxy that sends no header, or none in time, loses its connection.  At most ``WAITING_MAX`` connections wait
+for their header: a new one takes the place of the oldest.
 """
 
 import asyncio

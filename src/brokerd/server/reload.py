@@ -5,11 +5,12 @@ between.
 
     options         what can change while the broker runs; the log names the others
     users.json, permissions.json, topic_permissions.json, policies.json and operator-policies.json of each vhost
-    vhosts.json     limits and tracing; vhosts are made, and no longer opened, at the next start
+    vhosts.json     limits, tracing and default types of queues; added vhosts are made at the next start, and removed
+                    ones are open until then
 
-Either everything takes effect or nothing: one file that cannot be used leaves all as it was, and the log says "not
-reloaded" with the reason.  What the broker itself has written into a file is in that file, so reading it loses nothing;
-the other way round the broker writes into no file that was edited since it was read (``store/json_file``).
+Either everything takes effect or nothing: if one file cannot be used, nothing changes, and the log says "not reloaded"
+with the reason.  A file has the broker's own changes, so reading it loses none of them.  The broker does not write into
+a file that was edited since it was read (``store/json_file``).
 """
 
 import threading

@@ -1,6 +1,6 @@
-"""The threads beside the loop: one syncs what confirms wait for, one does slow work.
+"""The threads beside the loop: one syncs files for confirms, one does slow work.
 
-What they do is the callers' business.  No code here touches a queue or a connection.
+The callers bring the work.  No code here touches a queue or a connection.
 """
 
 import asyncio

@@ -1,6 +1,7 @@
-"""What certificates in files say of themselves: the names that they are for, and the time at which they expire.
+"""Reads from certificates in files the names that they are for, and the time at which they expire.
 
-A client names the host that it wants (SNI); ``chooser`` answers with the context whose certificate is for that name.
+A client names the host that it wants (SNI); ``chooser`` answers with the context that has the certificate for that
+name.
 
 Knows no options.
 """

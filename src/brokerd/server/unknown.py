@@ -1,7 +1,7 @@
-"""Names in the data directory that mean nothing, as they are misspelt or left over, and files that were missing:
-starts and reloads warn of them.
+"""Warns, at starts and reloads, of names in the data directory that are misspelt or left over, and of files that were
+missing.
 
-Knows nothing of what a permission allows, or of what is in a vhost's folder.
+Knows nothing of what a permission allows, or of the contents of a vhost's folder.
 """
 
 from logging import getLogger

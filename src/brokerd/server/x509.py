@@ -1,8 +1,8 @@
 """Reads from a certificate (X.509, RFC 5280) the names that it is for, and when it expires.  It verifies nothing.
 
-The ssl module decodes a certificate only after a handshake that has verified it, so none that has expired; the package
+The ssl module decodes a certificate only after a handshake that has verified it, so never an expired one; the package
 ``cryptography`` costs a broker 11 MiB and 0.1 s.  A certificate is DER: values in values, each a tag, a length and its
-octets.  This walks to the three places that matter, and refuses what is not as RFC 5280 has it.
+octets.  This module walks to the three places that matter, and refuses a certificate that does not follow RFC 5280.
 """
 
 import calendar

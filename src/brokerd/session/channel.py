@@ -1,4 +1,4 @@
-"""A channel as the session sees it: what the data plane need not know of it.
+"""A channel as the session sees it: the parts that the data plane need not know.
 
 The data plane has the consumers, unacked deliveries and prefetch.  This module has the name of the queue declared last,
 the transaction of a transactional channel, and the channel's end.  Knows nothing of methods.

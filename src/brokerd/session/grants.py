@@ -1,11 +1,11 @@
-"""What a connection may do whose user need not be in ``users.json``: a token says it, or a web server is asked.
+"""The rights of a connection with a user who need not be in ``users.json``: a token has them, or a web server is asked.
 
     start-ok, its password a token -> thread: Tokens.verify -> TokenGrant -> connection.open asks it
     update-secret                  -> thread: Tokens.verify -> the TokenGrant has the new token
     start-ok, see ``backends``     -> thread: HTTPBackend.fetch_login -> AskedGrant -> connection.open asks it
 
-A token ends, and its connection with it.  What a web server has answered ends too: then the connection forgets what it
-was allowed, and asks again at its next method.  Knows nothing of keys, signatures and forms.
+When a token ends, its connection ends too.  When a web server's answer ends, the connection forgets its rights, and
+asks again at its next method.  Knows nothing of keys, signatures and forms.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """The login of the broker's own process of links: no user, no password, every right in each vhost.
 
-The broker gives the process a secret on its standard input, anew at each of its starts.  The login is taken on a unix
-socket alone, and only while there is such a process; the mechanism is offered to nobody.
+The broker gives the process a secret on its standard input, anew at each of its starts.  The broker takes the login
+only on a unix socket, and only while there is such a process; it does not offer the mechanism to clients.
 """
 
 from typing import TYPE_CHECKING

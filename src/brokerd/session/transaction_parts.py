@@ -1,4 +1,4 @@
-"""What a transaction consists of: publishes, settlements, and the steps in which a commit stores the publishes.
+"""The parts of a transaction: publishes, settlements, and the steps in which a commit stores the publishes.
 
 session/transactions makes and uses them.  Knows nothing of commit logs or of the order of things.
 """

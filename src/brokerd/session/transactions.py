@@ -1,4 +1,4 @@
-"""Class tx: what a channel publishes and settles waits until commit; then all of it happens, or nothing.
+"""Class tx: a channel's publishes and settlements wait until commit; then all of them happen, or none.
 
     OPEN      the data plane keeps the publishes; settlements go into a list
       | tx.commit
@@ -19,12 +19,12 @@ own.  With that file there is one state more:
 
 A large commit is decided in pieces, between which others have their turn; its client's next octets rest until the last
 piece.  Its messages are stored in one go: a start that finds the decision relies on no message of it being delivered,
-settled and gone before the last one was stored.  Its settlements are carried out in pieces again, and so is what the
-client has sent behind the commit.
+settled and gone before the last one was stored.  Its settlements are carried out in pieces again, and so are the
+methods that the client has sent behind the commit.
 
 A commit that touches at most one message in one durable queue is atomic by itself and needs no commit log.  It is
-STORED until its queue is synced.  What the client sends on the channel between commit and commit-ok waits here, in its
-order.  Exchange, permission and properties are checked at publish, as RabbitMQ does, and again at commit.
+STORED until its queue is synced.  Methods that the client sends on the channel between commit and commit-ok wait here,
+in order.  Exchange, permission and properties are checked at publish, as RabbitMQ does, and again at commit.
 store/commit_log knows where the file is and how a start reads it.
 """
 

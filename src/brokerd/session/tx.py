@@ -1,4 +1,4 @@
-"""Class tx, and what settles deliveries on transactional channels.
+"""Handles class tx, and the methods that settle deliveries on transactional channels.
 
 A channel has one Transaction from tx.select on.  Knows nothing of how a transaction is kept and carried out.
 """

@@ -1,4 +1,4 @@
-"""The rule of the audit ``agreement`` in SQL, for ``checks``: what the acks and the journal say of each message.
+"""The rule of the audit ``agreement`` in SQL, for ``checks``: it compares the acks with the journal.
 
 ``brokerd.audit.agreement`` has the same rule with arrays, and says which differences are doubts.
 """

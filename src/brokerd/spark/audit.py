@@ -2,7 +2,7 @@
 
 Tasks share the segments.  A task reads each of its segments once and returns a small summary (``brokerd.audit.scan``).
 ``brokerd.audit.verdicts`` judges the summaries of a queue together: in this process, or for many segments in one task
-per queue.  No message crosses from one machine to another.  ``brokerd.auditor`` has the request, and what becomes of
+per queue.  No message crosses from one machine to another.  ``brokerd.auditor`` has the request, and reports
 the verdicts; ``brokerd.cli.ctl_audit`` is the command.
 """
 

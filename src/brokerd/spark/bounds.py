@@ -1,8 +1,8 @@
-"""Selects the files and rows that the filters of a query ask for: ``query`` finds the filters.
+"""Selects files and rows by the filters of a query, which ``query`` finds.
 
 Comparisons of ``vhost``, ``queue``, ``priority`` and ``segment`` leave out whole files.  Comparisons of ``seq`` and of
 times leave out files and rows: the numbers and times in the files of one level rise, so the begins of two neighbours
-tell what lies between.  All other comparisons leave out rows, before any other column of them is made.
+bound the rows between them.  All other comparisons leave out rows, before any other column of them is made.
 """
 
 import operator

@@ -1,4 +1,4 @@
-"""What decides the verdicts of engine B besides the findings: facts about each queue, for ``checks``.
+"""Facts about each queue that decide the verdicts of engine B besides the findings, for ``checks``.
 
     query(audits)   SQL: a row for each queue, with the facts that the verdicts of these audits need, and no others
     applies(...)    whether an audit can say anything about a queue

@@ -1,4 +1,4 @@
-"""The audits of ``brokerd.audit.counts`` and ``words`` as SQL: what the broker counted, against what the files have.
+"""The audits of ``brokerd.audit.counts`` and ``words`` as SQL: the broker's counts, compared with the files.
 
 ``RULES`` has for each audit its findings, its cases, and what it needs, in the form that ``checks`` has them.
 ``HELPERS`` are views that they read; ``overtaken`` has the findings of the audit ``overtaking``.

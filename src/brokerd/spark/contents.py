@@ -1,4 +1,4 @@
-"""What a message carries, as columns of the table ``messages`` that a reading has only if it names them.
+"""Contents of messages, as columns of the table ``messages`` that a reading has only if it names them.
 
     headers     the headers as a JSON object; null without headers
     body        the octets of the body

@@ -1,4 +1,4 @@
-"""What happened to each message, as SQL views for ``checks``: events in order, with the lives of the broker.
+"""The life of each message, as SQL views for ``checks``: events in order, with the lives of the broker.
 
 ``brokerd.audit.lifecycle`` has the same with arrays.  A broker's *life* is the time between two starts; messages that
 are out when it ends count as returned.

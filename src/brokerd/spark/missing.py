@@ -1,4 +1,4 @@
-"""The rules of the audits ``holes`` and ``damage`` in SQL, for ``checks``: what is missing, there twice, or spoiled.
+"""The rules of the audits ``holes`` and ``damage`` in SQL, for ``checks``: missing, doubled and damaged records.
 
 ``brokerd.audit.holes`` has the same rule with arrays, and says what explains a missing number.
 """

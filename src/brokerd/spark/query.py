@@ -1,4 +1,4 @@
-"""Runs a query over a broker's files so that only what it needs is read: ``sql``, and ``where`` for one table.
+"""Runs a query over a broker's files and reads only the parts that it needs: ``sql``, and ``where`` for one table.
 
 Spark tells a source written in Python neither which columns a query uses nor, reliably, which rows (see ``source``).
 So this module lets Spark plan the query, and looks up in the plan which columns it uses and by which filters it selects

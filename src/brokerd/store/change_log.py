@@ -1,4 +1,4 @@
-"""The change log: one line of JSON for each change that somebody made or tried, oldest first.
+"""The change log: one line of JSON for each change that a user made or tried, oldest first.
 
     changes.jsonl  changes.1.jsonl  changes.2.jsonl ...      the newest file, and the ones before it
 

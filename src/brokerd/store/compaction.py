@@ -1,11 +1,9 @@
-"""Give back the space of an old segment in which little is still wanted.
+"""Gives back the space of an old segment of which little is still needed.
 
-A segment goes when all in it is settled; a few messages that stay unacked would hold its
-8 MiB.  So the live records are copied, octet by octet, into ``msgs.N.new``, what is known
-of them into ``acks.N.new`` (both of the next generation), both are synced, renamed, and
-the queue is told where its records are now.  The crash between the two renames is
-``store.recovery``'s.  Records keep their number, sequence and CRC; a journal beside them
-stays as it is.
+A segment goes when all its messages are settled; a few messages that stay unacked would hold its 8 MiB.  So the live
+records are copied, octet by octet, into ``msgs.N.new``, what is known of them into ``acks.N.new`` (both of the next
+generation), both are synced, renamed, and the queue is told where its records are now.  ``store.recovery`` handles a
+crash between the two renames.  Records keep their number, sequence and CRC; a journal beside them stays as it is.
 
     prepare   may run in a thread: reads files, writes the .new ones; touches no queue
     finish    on the loop: gives up if anything was settled or returned meanwhile

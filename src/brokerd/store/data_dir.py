@@ -9,8 +9,8 @@ On a full disk a broker must start and take connections, so that its queues can 
 written for that, ``running`` and ``connection_numbers``, therefore keep the room of their next version: a file
 ``*.tmp`` beside them.
 
-The identity names this directory among all others, for other brokers: links end their loops by it, and name what they
-make elsewhere after it.  It is made once, and stays when the host or the cluster gets another name.
+The identity is a name of this directory that no other one has: links end their loops by it, and use it in the names of
+queues and exchanges at other brokers.  It is made once, and stays when the host or the cluster gets another name.
 """
 
 import contextlib

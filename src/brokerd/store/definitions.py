@@ -1,13 +1,13 @@
-"""The definitions log: what was declared, bound and deleted in one vhost, as AMQP methods, in order.
+"""The definitions log: the declarations, bindings and deletions of one vhost, as AMQP methods, in order.
 
 The layout stands in store/format.  Space is filled with zeros 64 KiB ahead, so that syncing a
 definition writes its page and no metadata.
 
-What ``load`` does with an unusable frame: behind it all is zero or missing (a torn
-write): it is cut off.  After a power cut, a block of zeros where data should be and
-whole frames after: those were never synced, so they were never confirmed; cut
-off, and kept in ``definitions.amqp.cut-OFFSET``.  Anything else is damage that the
-broker must not guess about: StoreError.  Knows no method: payloads in, payloads out.
+If ``load`` finds an unusable frame with only zeros or nothing behind it (a torn
+write), it cuts the frame off.  After a power cut there may be a block of zeros with whole
+frames behind it: these were never synced, so never confirmed.  ``load`` cuts them off, and
+keeps them in ``definitions.amqp.cut-OFFSET``.  Anything else is damage that the broker must
+not guess about: StoreError.  Knows no method: payloads in, payloads out.
 """
 
 import contextlib

@@ -5,13 +5,13 @@ twice while a broker runs, so that records left in a file written over belong to
 
     .queue              the queue's real name
     msgs.0000000001     the segment: records, appended, never changed after
-    acks.0000000001     what became of them
+    acks.0000000001     how they ended, or came back
     journal.0000000001  what happened to them, event by event, where the queue has an order journal
     chain.0000000001    a hash chain over that journal and, once the segment is settled, over its acks
-    keys.0000000001     keys of messages whose records are gone, where the queue drops duplicates
+    keys.0000000001     keys from records that are gone, if the queue drops duplicates
     kept/               settled segments of such a queue, with their acks and journals
-    order               what disturbed the order of messages, counted; made with the first such event
-    order.jsonl         what such a queue was told to do, and by whom it was read
+    order               counters of what disturbed the order of messages; made with the first such event
+    order.jsonl         the settings and consumers of a queue with an order journal
     spare.*             a segment to be used again; nothing in it counts
     msgs.N.new acks.N.new     a compaction under way
     *.damaged           put aside by recovery, never deleted by the broker
@@ -45,7 +45,7 @@ at position + length rounded up to 8.  ``crc`` is the CRC32C of the segment's nu
 1: it has an expiration that counts, bit 2: dedup_hash is that of the exchange's key, not the queue's, bit 3: its header
 x-cache-ttl counts, bit 4: it was redriven, and its header x-group-seq is its number in its group.  ``dedup_hash``: the
 key that duplicates are known by, 0: none; see KEY FILE.
-``kind`` is 0.  ``connection`` and ``publish_seq`` say which publish of whom it was.
+``kind`` is 0.  ``connection``, ``channel`` and ``publish_seq`` name the publish.
 
 ACKS FILE, 64-octet header::
 
@@ -183,7 +183,7 @@ transaction publishes.  Its header, 64 octets, makes it a decision::
      0 magic "BTXJ"   4 version u4     8 connection u4  12 channel u2   14 zero u2
     16 plan_at u8    24 end u8        32 check u4 (CRC32C of octets 64..end)
     36 crc u4 (CRC32C of octets 0..36)
-    40 applied u4: 1, all of it was done      44 zeros up to 64
+    40 applied u4: 1, the whole transaction was done      44 zeros up to 64
 
 MESSAGES from 64 on, back to back, as they were published::
 
@@ -218,9 +218,9 @@ DATA DIRECTORY::
     schema_version      "1": which arrangement of files this is
     running             there while a broker runs: the kernel's boot id, then "whole" or "suspect"
     connection_numbers  first number not yet reserved, and its zlib.crc32 in hex
-    identity            what names this directory among all others, and its zlib.crc32 in hex
+    identity            a name that no other directory has, and its zlib.crc32 in hex
     running.tmp  connection_numbers.tmp     room on the disk for the next version of each; their content says nothing
-    garbage/            what is about to be removed
+    garbage/            files about to be removed
     spare/              segments to be used again; large.*: bodies that come in (plane/large.pxi)
     archiving/          deleted queues on their way into an archive
     <sha1 of vhost>/    .vhost (its name), definitions.amqp, tx.*
@@ -234,12 +234,12 @@ with a StoreError that names the file.  Segments are never rewritten for an upgr
 old ones are read as they are until they are settled.
 
 Acks files of version 1 have neither entries of types 8 and 10 nor the word ``doubted``, and are read by the rules
-above: a message that had returned and was out again counts what its last entry says.  Those of version 2 have no
+above: a message that had returned and was out again has the count of its last entry.  Those of version 2 have no
 entries of types 11 to 13.  A start gives each of them that belongs to a segment in use the header of version 3,
 octets 0..24 in one write, because entries of these types will follow, and an older broker would misread them.  Files in
 ``kept/`` stay as they are.
 
-Journals of version 1 have no events of types 16 and above; a broker that opens one gives it the header of version 2.
+Journals of version 1 have no events of types 16 and above; a broker that opens one gives it the header of version 3.
 Readers of many records at once, with numpy, are in ``store.reading``.
 """
 

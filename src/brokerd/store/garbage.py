@@ -1,9 +1,9 @@
 """Files and folders that are not needed any more: moved out of the way at once, removed by a thread.
 
-What is moved has a name of its own in ``<data_dir>/garbage``, so that its old name is free for another the same moment
-and no late removal can hit the wrong file.  A folder is moved whole: after a crash it is there or not, never in part.
-What a crash leaves behind goes at the next start.  The folder ``garbage`` stays: on a disk without a free inode no
-other could be made, and no queue deleted.
+A moved file has a name of its own in ``<data_dir>/garbage``, so that its old name is free at once, and no late removal
+can hit the wrong file.  A folder is moved whole: after a crash it is there or not, never in part.  The next start
+removes files that a crash left.  The folder ``garbage`` stays: on a disk without a free inode no other could be made,
+and no queue deleted.
 """
 
 import contextlib

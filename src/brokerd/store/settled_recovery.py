@@ -1,4 +1,4 @@
-"""What a start must know of segments that are settled or gone: numbers not to be given again, journals to be removed.
+"""Facts for a start about segments that are settled or gone: numbers not to be given again, journals to be removed.
 
 A segment that is settled lies in the folder ``kept`` of a queue with an order journal, or was removed.  ``order.jsonl``
 names it then.  Loss of power may also leave a journal or an acks file alone, without its segment.  A new segment with

@@ -1,4 +1,4 @@
-"""``Broker``: a broker for one test, one test session, a script or a notebook, and what tests want to do to it.
+"""``Broker``: a broker for one test, one test session, a script or a notebook, with verbs for tests.
 
 It is a process of its own, on a free port of 127.0.0.1.  Its data is in the folder for temporary files, and goes when
 ``stop`` is called or this process ends in any way.  All verbs are plain functions that take some milliseconds, so

@@ -2,8 +2,8 @@
 
 ``advance`` goes from one due time to the next, so that what happens at one of them (a message expires, and goes to a
 queue where it expires again) has its own time.  The time of day moves, and with it how long queues are unused and
-deliveries unacked.  ``monotonic`` stays the machine's, because heartbeats and handshakes are agreed with clients, whose
-clocks that cannot be set.
+deliveries unacked.  ``monotonic`` stays the machine's, because heartbeats and handshakes concern clients too, and a
+test cannot set a client's clock.
 """
 
 import time

@@ -6,7 +6,7 @@ Of the messages with one key, in the order in which they stand in the queue:
     2. none was with one consumer while another one was with another consumer
     3. none was settled (acked, rejected, expired, ...) before an earlier one was
 
-One consumer may hold several of them: it gets them in order, and what it does with them is its own order.  A message
+One consumer may hold several of them: it gets them in order, and may work on them in any order.  A message
 that comes back and is handed out again breaks nothing, as long as no later one was settled meanwhile.  This is more
 lenient than the audit ``group_fifo``, which wants each message settled before the next one goes out.
 """

@@ -1,4 +1,4 @@
-"""Writes the keys of records that are about to go into files beside the segments, in a thread.
+"""Writes keys into files beside the segments, before their records are removed, in a thread.
 
 A queue that drops duplicates must not lose its keys with their records.  So a settled segment waits in the data plane
 (plane.Core.take_unwritten_keys) until the keys in it that still count are on disk in a file of their own.  A sparse
@@ -87,7 +87,7 @@ class KeyKeeper:
     def _fail(self, queue: "Queue", level: int, number: int, error: BaseException) -> None:
         """Keep the records of a segment, and try again."""
         if not self._failed:
-            log.warning("%s: keys of segment %d cannot be written: %s; its records stay until they can", queue, number,
+            log.warning("%s: keys of segment %d cannot be written: %s; its records stay until they are", queue, number,
                         error)  # fmt: skip
         self._failed = True
         self._waiting[queue, level, number] = None

@@ -1,20 +1,20 @@
 """A start finishes the transactions that were decided when the broker died.
 
 A decision is a commit log with its header (store/commit_log), or a whole entry of a shared one
-(store/shared_commit_log).  Acks are carried out for messages that are there again.  Then all that the queues lack is
-stored, and what was rejected dies:
+(store/shared_commit_log).  Acks are carried out for messages that are there again.  Then the start stores the
+messages that the queues lack, and rejected messages die:
 
     the queues are searched for the decisions' messages
       | power may have taken a message and left those behind it: these are taken out too, and stored again behind it
-    a commit log of this start (``tx.again``) decides what is stored, in order, what is taken out, and what dies
+    a commit log of this start (``tx.again``) decides which messages are stored, in order, are taken out, and die
       | it is on disk
     the other commit logs are removed, and their removal is on disk
-    what was decided is taken out, and stored under the number of this start
+    these messages are taken out, and stored under the number of this start
       | the queues are on disk
     the commit log of this start is removed
 
-So a start that is cut off anywhere leaves either the former commit logs or a whole ``tx.again``, which goes before all
-others.  Records of what is stored now carry the start's own connection number: within each connection the publishes
+So a start that is cut off anywhere leaves either the former commit logs or a whole ``tx.again``, which replaces all
+others.  Records that are stored now carry the start's own connection number: within each connection the publishes
 rise with the sequence, as the audit of the publish order wants.
 
 Knows nothing of the files' layout.

@@ -1,25 +1,25 @@
 """Sends the dead letters of one vhost on: from the queue in which they died, through its dead-letter exchange.
 
 No permission is checked here: the declare of the queue checked it (RabbitMQ).  A message goes to the queues that the
-exchange finds, by way of its alternates and of exchanges bound to it, but not back to a queue that it has come from by
-itself (a cycle: queues/dead_letter).  A message that dies by itself again and again, each time into several queues,
-goes no further when it has some ten thousand copies.  If the exchange is missing, the message is dropped, and the log
-says so once for each queue.
+exchange finds, by way of its alternates and of exchanges bound to it, but not back to a queue from which it came
+without a client's reject (a cycle: queues/dead_letter).  A message that dies by itself again and again, each time into
+several queues, goes no further when it has some ten thousand copies.  If the exchange is missing, the message is
+dropped, and the log says so once for each queue.
 
 There are two strategies.  *At most once*: the message is stored in the targets that take it, and settled in the source
-at once.  A power cut may lose it; kill -9 between the two steps brings it twice.  *At least once*: the message stays
-set aside in the source until every target has stored it and it is on disk.  If no queue is found, or a target refuses,
-it is tried again every ``retry_ms`` for the targets that do not have it yet; meanwhile later messages pass it.  A
-broker that dies in between finds the message ready in its source again, where it dies again.  A target may then get it
-twice, with equal histories, and nothing else shows it (as in RabbitMQ).  Where the disk is full, the first strategy
-does what the second does: the message stays in the source and is tried again.
+at once.  A power cut may lose it; after kill -9 between the two steps it is there twice.  *At least once*: the message
+stays set aside in the source until every target has stored it and it is on disk.  If no queue is found, or a target
+refuses, it is tried again every ``retry_ms`` for the targets that do not have it yet; meanwhile later messages pass it.
+A broker that dies in between finds the message ready in its source again, where it dies again.  A target may then get
+it twice, with equal histories, and nothing else shows it (as in RabbitMQ).  If the disk is full, the first strategy
+does the same as the second: the message stays in the source and is tried again.
 
 The messages that are to be tried again are in memory, up to ``WAITING_OCTETS_MAX`` octets.  Those beyond that stay in
 their source until the broker starts again.
 
 Most dead letters never come here: the data plane makes and stores them itself, as ``letters_of`` tells it.  It leaves
-those to this module whose headers or targets it cannot deal with (see plane.Letters): at least once, also those for
-which no queue is found, or that a target may refuse.
+letters to this module if it cannot handle their headers or targets (see plane.Letters).  At least once, it also leaves
+letters for which no queue is found, or that a target may refuse.
 
 Knows neither clock nor loop: its builder hands in both.
 """

@@ -1,7 +1,7 @@
 """Delayed messages of one vhost: where they wait, and how they go on when they are due.
 
-The messages that a delayed exchange holds back wait in a queue of its own, its waiting room ``amq.delayed.<exchange>``
-(with the SHA-1 of the name where that is too long).  The waiting room is durable if the exchange is.  It is made when
+Messages with a delay wait in a queue of their exchange, its waiting room ``amq.delayed.<exchange>``
+(with the SHA-1 of a name that is too long).  The waiting room is durable if the exchange is.  It is made when
 first used, and deleted with the exchange.  It belongs to the broker: to each connection it is an exclusive queue of
 another one.  A message lies there as it was published, except for its expiration: that counts from when the message
 goes on, and is the header ``x-delayed-expiration`` until then.  The record's time and headers say when the message is
@@ -13,8 +13,8 @@ a plain delay, whose routing key alone decides where they go.  For each other me
 When a message is due, ``x-delay`` is negated as RabbitMQ's plugin does: the receiver sees that the message was delayed,
 and no exchange delays it again.  The exchange's inner type routes the message, by its routing key, CC and BCC.
 Messages with equal due times go in the order of publishing.  A message for which no queue is found is dropped.  If all
-queues refuse it, or the disk has no room, it is tried again after ``RETRY_MS``, unless a queue has sent what it refused
-to its dead-letter exchange.
+queues refuse it, or the disk has no room, it is tried again after ``RETRY_MS``, unless a queue has sent the refused
+message to its dead-letter exchange.
 
 The message is first stored in its queues.  When that is on disk, it leaves the waiting room.  A broker that dies in
 between finds it there again, due, and delivers it a second time, so no message is lost.  (The messages of an exchange

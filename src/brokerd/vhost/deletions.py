@@ -1,15 +1,15 @@
-"""The deletion of queues and exchanges with all that hangs on them, in pieces: at each yield others may have a turn.
+"""The deletion of queues and exchanges with their bindings and consumers, in pieces: at each yield others may have a
+turn.
 
-A queue stays as it is, and in service, while its bindings go one by one: a message that comes meanwhile is routed by
-those that are left.  Then the queue itself goes at once, with its last bindings, its consumers and its files.  Only
+A queue stays as it is, and in service, while its bindings go one by one: the remaining bindings route a message that
+comes meanwhile.  Then the queue itself goes at once, with its last bindings, its consumers and its files.  Only
 then the owners of its consumers are told.  If the log refuses the deletion after all, the bindings come back.
 
 An exchange is in the log as deleted, and has lost its name, before its bindings go: first those that lead to it, then
 those that lead from it, which nothing reaches any more.
 
-While the deletion of a queue takes pieces (``vhost.deletions_under_way``), the definitions log must not be made anew
-from what is in memory: the queue may come back with its bindings.  Knows nothing of permissions, nor who waits for the
-deletion.
+While the deletion of a queue is under way (``vhost.deletions_under_way``), the definitions log must not be made anew
+from memory: the queue may come back with its bindings.  Knows nothing of permissions, nor who waits for the deletion.
 """
 
 from collections.abc import Generator, Iterable, Iterator

@@ -5,8 +5,8 @@
     answerer    basic.publish to the default exchange, routing key = the name   -> basic.deliver to the requester
 
 A channel has at most one such consumer.  Nothing is stored: when the requester has gone, the answer is unroutable.
-When much waits for a requester that does not read, further answers to it are dropped: neither the answerer nor the
-broker's memory may depend on it.
+When much waits for a requester that does not read, further answers to it are dropped: a slow requester must neither
+hold up the answerer nor fill the broker's memory.
 ``amq.direct.reply-to`` (LavinMQ) means the same.  Knows nothing of queues, of permissions, or of which messages to look
 at.
 """

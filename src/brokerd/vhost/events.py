@@ -1,4 +1,4 @@
-"""Publishes what happens in the broker as messages: RabbitMQ's event exchange and log exchange.
+"""Publishes events and log lines of the broker as messages: RabbitMQ's event exchange and log exchange.
 
     amq.rabbitmq.event   topic, internal, in "/"; routing key queue.created, user.deleted, ...; no body, the fields are
                          headers, with timestamp_in_ms; properties delivery_mode 2 and timestamp

@@ -5,7 +5,7 @@
         transient/             queues that do not survive a restart: emptied at start
         <...>.orphan/          a queue's folder that no definition explains: it stays, and is reported
 
-Knows nothing of what is inside a queue's folder: that is store/recovery's.
+Knows nothing of the contents of a queue's folder, which store/recovery reads.
 """
 
 import os

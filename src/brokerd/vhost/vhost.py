@@ -1,4 +1,4 @@
-"""One namespace: its exchanges, queues and bindings, and what the deletion of one does to the others.
+"""One namespace: its exchanges, queues and bindings, and the effects of a deletion on the others.
 
     exchanges   {name: Exchange}     the default one is ""; amq.* are there from the start
     queues      {name: Queue}
