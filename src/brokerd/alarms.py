@@ -82,11 +82,11 @@ class Alarms:
 
     @property
     def reason(self) -> str:
-        """What blocked publishers are told; "" while there is no alarm."""
+        """The reason for blocked publishers; "" while there is no alarm."""
         return "low on " + " & ".join(sorted(self._raised)) if self._raised else ""
 
     def figures(self, settings: "Settings") -> dict[str, Any]:
-        """What is short, and how much there is; 0 where the system does not say, and for a limit that is not set."""
+        """The use and limits of memory and disk; 0 if the system does not say, or a limit is not set."""
 
         def measured(measure: Callable[[], int]) -> int:
             try:

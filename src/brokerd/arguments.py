@@ -141,7 +141,7 @@ def has_groups(arguments: Arguments) -> bool:
 
 
 def _scope(value: Any, arguments: Arguments) -> str | None:
-    """What waits with a returned message; ``message`` would break the order of its group."""
+    """Messages that wait with a returned one; ``message`` would break the order of its group."""
     refusal = _any_scope(value, arguments)
     if refusal is None and value == "message" and has_groups(arguments):
         return "\"message groups exclude 'message'\""

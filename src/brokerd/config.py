@@ -378,7 +378,7 @@ class Row:
 
     @property
     def rule(self) -> str:
-        """What a value must be, in words that follow "must be"."""
+        """The rule for a value, in words that follow "must be"."""
         low, high = self.option.low, self.option.high
         if self.choices:
             return "one of " + ", ".join(self.choices)

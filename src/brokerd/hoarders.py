@@ -57,7 +57,7 @@ class Memory(Protocol):
 
 
 class Hoarders:
-    """What is known of connections since memory became scarce."""
+    """The connections as they were seen since memory became scarce."""
 
     __slots__ = ("_core", "_looking", "_memory", "_still")
 
@@ -110,7 +110,7 @@ class Hoarders:
 
 
 class TransactionMemory:
-    """What the open transactions of a broker hold of its memory, beside what the data plane keeps of them.
+    """The memory of the open transactions of a broker, beside the part that the data plane keeps.
 
     Together they may have ``most`` octets.  When that is used up, those that hold MUCH_OCTETS get no more.
     """

@@ -202,7 +202,7 @@ class Node:
 
     @property
     def alarm_reason(self) -> str:
-        """What blocked publishers are told; "" while there is no alarm."""
+        """The reason for blocked publishers; "" while there is no alarm."""
         return self.alarms.reason
 
     def _tell_alarm(self, what: str, raised: bool) -> None:

@@ -1,4 +1,4 @@
-// Definitions: all that is declared as one file; the broker says what a file would change before it is imported.
+// Definitions: everything that is declared, as one file; the broker says what a file would change before it is imported.
 
 import { useState } from "preact/hooks";
 import { perform, type Refusal, useOperation } from "./api.ts";

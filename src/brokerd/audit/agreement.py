@@ -53,7 +53,8 @@ class Differences(NamedTuple):
 
 
 class _Told(NamedTuple):
-    """What one file says of each message: settlements, the last one's type and reason, returns, later hand-outs."""
+    """The facts of one file about each message: settlements, the last one's type and reason, returns, later
+    hand-outs."""
 
     settled: np.ndarray
     ended: np.ndarray
@@ -153,7 +154,7 @@ def _times(keys: np.ndarray, some: np.ndarray) -> np.ndarray:
 
 
 def _stray_returns(data: SegmentData, life: Lives, of: np.ndarray, entries: np.ndarray) -> np.ndarray:
-    """Of which messages the acks have a return, with its cause and count, that the journal does not have."""
+    """The messages with a return in the acks, with its cause and count, that the journal does not have."""
     stray, told = np.zeros(life.seq.size, bool), entries["kind"] & 0x0F == layout.RETURNED
     if told.any():
         which = np.flatnonzero(life.type == layout.RETURNED)
@@ -165,7 +166,7 @@ def _stray_returns(data: SegmentData, life: Lives, of: np.ndarray, entries: np.n
 
 
 def _stray_hand_outs(data: SegmentData, life: Lives, of: np.ndarray, entries: np.ndarray) -> np.ndarray:
-    """Of which messages the acks have more hand-outs, with one count, than the journal has deliveries with acks.  The
+    """The messages with more hand-outs in the acks, of one count, than deliveries with acks in the journal.  The
     first delivery has an entry, too, if the message had been set aside or redriven: the cursor does not tell of it."""
     stray, type_ = np.zeros(life.seq.size, bool), entries["kind"] & 0x0F
     told = type_ == layout.HANDED_OUT
@@ -232,7 +233,7 @@ def _last_of_lives(data: SegmentData) -> np.ndarray:
 
 
 def _disorder(data: SegmentData, life: Lives, of: np.ndarray, entries: np.ndarray) -> _Untold:
-    """Of which messages the entries stand in another order than what they tell.  ``doubtful``: a broker that is at
+    """The messages with entries in another order than their events.  ``doubtful``: a broker that is at
     work, or was killed, may be about to write the entry of a message's last hand-out.
     """
     which, doubtful = np.zeros(life.seq.size, bool), np.zeros(life.seq.size, bool)

@@ -33,8 +33,8 @@ class Blamed(NamedTuple):
 
 
 class _Columns(NamedTuple):
-    """What the rule compares within each group of a level, with the places of the messages; ``connection``: 0 if the
-    rule does not look at it."""
+    """The columns that the rule compares within each group of a level, with the places of the messages; ``connection``:
+    0 if the rule does not look at it."""
 
     values: np.ndarray
     groups: np.ndarray

@@ -87,7 +87,7 @@ class Verdict(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """What the chains cover, in words."""
+        """The events that the chains cover, in words."""
         if not self.events:
             return "nothing to judge"
         if not self.covered:

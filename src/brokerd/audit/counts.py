@@ -40,7 +40,7 @@ class Counted(NamedTuple):
 
 
 def told(source: Source, queue: QueueFiles) -> dict[str, dict[str, int]]:
-    """What the broker counted, by where that stands: ``manifest``, ``order``; only what a dump has."""
+    """The broker's counts, by their place: ``manifest``, ``order``; only those that a dump has."""
     if queue.manifest is None:
         return {}
     found: dict[str, dict[str, int]] = {}

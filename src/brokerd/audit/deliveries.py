@@ -53,7 +53,7 @@ class Found(NamedTuple):
 
 
 class Before(NamedTuple):
-    """What came before each event (sorted by message and time) in its message's life.
+    """The past of each event (sorted by message and time) in its message's life.
 
     ``same``: there is an event of the same message and the same life of the broker before it; ``out``: that one is a
     delivery, so that a consumer has the message.

@@ -20,7 +20,7 @@ BESIDE = (layout.QUEUE_NAME_FILE, layout.ORDER_FILE, layout.SIDE_FILE)
 
 
 def check(source: Source, queue: QueueFiles) -> list[Damage]:
-    """What contradicts the digests of one queue's files; [] if the manifest has no digests, or is missing.
+    """Contradictions to the digests of one queue's files; [] if the manifest has no digests, or is missing.
 
     Reads every file of the queue.  Raises AuditError for a manifest that cannot be read."""
     if queue.manifest is None:
@@ -64,7 +64,7 @@ def _is_own(folder: str, path: str) -> bool:
 
 
 def _fault(source: Source, path: str, octets: int, digest: str) -> str:
-    """What is wrong with one file; "": nothing, or ``files`` tells it."""
+    """The fault of one file; "": none, or ``files`` reports it."""
     if not digest:
         return "the manifest has no digest of it, though it has those of others"
     known = file_number(path.rpartition("/")[2])

@@ -67,8 +67,8 @@ class Rule(NamedTuple):
 
 
 class Noted(NamedTuple):
-    """What order.jsonl says of consumers as a whole.  ``times`` (ns, rising): of its lines of settings and consumers,
-    which one thread writes in their order.  ``whole``: no line of a consumer was left out or lost."""
+    """The lines of order.jsonl about consumers as a whole.  ``times`` (ns, rising): of its lines of settings and
+    consumers, which one thread writes in their order.  ``whole``: no line of a consumer was left out or lost."""
 
     times: tuple[int, ...] = ()
     whole: bool = False
@@ -363,7 +363,7 @@ def queue_named(source: Source, beside: QueueFiles, name: str) -> QueueFiles | N
 
 @lru_cache(maxsize=2)
 def _entries(source: Source) -> dict[tuple[str, str], dict[str, Any]] | None:
-    """What a dump's manifest says of each queue: read once for all that ask."""
+    """The entries of queues in a dump's manifest: read once for all callers."""
     return _read_manifest(source)
 
 

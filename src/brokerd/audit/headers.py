@@ -21,7 +21,7 @@ _SEGMENT_WORDS = (("records", 48), ("sealed", 56))      # Segment looks at ``end
 
 
 class Odd(NamedTuple):
-    """What is wrong at an offset of a file, in words."""
+    """A fault at an offset of a file, in words."""
 
     offset: int
     detail: str
@@ -33,7 +33,7 @@ def is_judged(triple: Triple) -> bool:
 
 
 def of_segment(triple: Triple, head: bytes, header: Any, records: Records) -> list[Odd]:
-    """What is wrong with the header of a segment that has these sound records."""
+    """Faults of the header of a segment that has these sound records."""
     found, headers = [], records.headers
     if int(header["base_seq"]) == 0:
         found.append(Odd(16, "says that its records begin with number 0, which no message has"))
@@ -46,7 +46,7 @@ def of_segment(triple: Triple, head: bytes, header: Any, records: Records) -> li
 
 
 def of_compacted(header: Any, records: Records, acks_head: bytes, entries: np.ndarray) -> list[Odd]:
-    """What shows that no compaction made a segment with a generation above 0, whose acks are whole.
+    """Signs that no compaction made this segment with a generation above 0 and whole acks.
 
     A broker compacts only a segment that is full and whose records the cursor has all passed.  In new acks, which a
     start makes for damaged ones, the word ``doubted`` is above 0.
@@ -71,7 +71,7 @@ def of_records(records: Records, sound: np.ndarray) -> np.ndarray:
 
 
 def of_acks(triple: Triple, head: bytes) -> list[Odd]:
-    """What is wrong with the header of an acks file, apart from its cursors."""
+    """Faults of the header of an acks file, apart from its cursors."""
     found = []
     if any(head[56:layout.HEADER_OCTETS]):
         found.append(Odd(56, "has octets that are not zero where its header has zeros"))
@@ -103,7 +103,7 @@ def of_cursors(triple: Triple, head: bytes, positions: np.ndarray, end: int) -> 
 
 
 def of_journal(triple: Triple, head: bytes, header: Any, times: np.ndarray) -> list[Odd]:
-    """What is wrong with the header of a journal; ``times``: those of its sound events, marks included."""
+    """Faults of the header of a journal; ``times``: those of its sound events, marks included."""
     found = []
     if any(head[28:32]):
         found.append(Odd(28, "has octets that are not zero where its header has zeros"))

@@ -230,7 +230,7 @@ def was_off(queue: QueueFiles, summaries: list[Summary]) -> bool:
 
 
 def _must_be_known(queue: QueueFiles, summaries: list[Summary], rows: Held) -> np.ndarray:
-    """Of which deliveries the consumer cannot lack a line, if it was there.
+    """The deliveries with a consumer that must have a line, if it was there.
 
     Consumers get rising numbers: it was not there before one with a lower number, which came later.  And the lines are
     written in their order: a later line of the same life of the broker is there only if the consumer's is.

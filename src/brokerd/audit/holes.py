@@ -147,7 +147,7 @@ class _Ranges:
             self._doubtful[name] += (_clear_these if isinstance(why, Numbers) else _clear)(absent, base, why)
 
     def doubts(self) -> list[str]:
-        """What was counted, in words."""
+        """The counts, in words."""
         words = {"unknown": "numbers are absent where settled segments were removed without a trace, for want of an "
                             "order journal",
                  "gappy": "numbers are absent from compacted segments whose journals have gaps",
@@ -200,7 +200,7 @@ def _runs(there: list[Numbers], slice_size: int) -> list[tuple[int, int]]:
 
 
 def _left(ranges: list[tuple[int, int]], taken: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """What is left of the ranges without the ranges ``taken``; both ends are part of a range."""
+    """The ranges without the ranges ``taken``; both ends are part of a range."""
     for low, high in taken:
         ranges = [part for start, stop in ranges for part in ((start, min(stop, low - 1)), (max(start, high + 1), stop))
                   if part[0] <= part[1]] if low <= high else ranges

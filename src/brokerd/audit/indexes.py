@@ -56,7 +56,7 @@ def judge(
 
 
 def _of_segment(index: bytes, segment: bytes, number: int) -> list[Fault] | None:
-    """What is wrong with an index; None: no reader would use it."""
+    """The fault of an index; None: no reader would use it."""
     rows = rows_of(index)
     if not rows or len(segment) < layout.HEADER_OCTETS:
         return None

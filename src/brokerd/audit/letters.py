@@ -58,7 +58,7 @@ class Deaths(NamedTuple):
 
 
 class Letters(NamedTuple):
-    """What a queue has of the letters of another one.
+    """The letters of another queue that a queue has.
 
     ``bodies``: how many there are of each hash.  ``since``: when its first message came, if all messages since are
     there; FOREVER: not all are.  ``until``: the cut of its copy in a dump, which has one for each queue."""

@@ -119,7 +119,7 @@ class Table:
 
 
 class Summary(NamedTuple):
-    """All that an audit needs of a segment; small and picklable."""
+    """Everything that an audit needs of a segment; small and picklable."""
 
     triple: Triple
     generation: int

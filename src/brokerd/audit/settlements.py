@@ -47,7 +47,8 @@ def judge(data: SegmentData, life: Lives) -> Iterator[Found]:
 
 
 def by_entries(data: SegmentData, life: Lives) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """What the acks show of messages that the journal does not cover: (detail, messages, a) of ``double_settle``."""
+    """The findings of the acks about messages that the journal does not cover: (detail, messages, a) of
+    ``double_settle``."""
     later = (life.settled[life.of] > 0) & (life.ts > life.settled[life.of])
     twice = np.flatnonzero((life.settlements > 1) & ~life.covered)
     twice = twice[~np.isin(twice, life.of[later & SETTLING[life.type]])]
@@ -59,7 +60,7 @@ def by_entries(data: SegmentData, life: Lives) -> Iterator[tuple[str, np.ndarray
 
 
 def entries_behind(data: SegmentData, life: Lives) -> np.ndarray:
-    """Of which messages an entry stands behind one that settles it.
+    """The messages with an entry behind one that settles them.
 
     A broker writes no more of a message that is settled.  But a loss of power may take records and leave their entries;
     then other records stand at their positions, not below ``doubted_below``.

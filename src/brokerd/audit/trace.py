@@ -32,7 +32,8 @@ KNOWN_ALL, KNOWN_PART, KNOWN_ACKS, KNOWN_NOTHING = "all", "part", "acks only", "
 
 
 def trace(source: Source, queue: QueueFiles, seq: int) -> dict[str, Any]:
-    """All that the files say of message ``seq``: its record, its events in order of time (ns), and its present state.
+    """Everything that the files say of message ``seq``: its record, its events in order of time (ns), and its present
+    state.
 
     ``known``: "all", "part" (the journal does not cover its whole life), "acks only" (without a journal events have no
     time), "nothing" (no segment has it: ``why`` says the likely reason).  Damaged files raise nothing: ``spoiled`` says
@@ -56,7 +57,7 @@ def trace(source: Source, queue: QueueFiles, seq: int) -> dict[str, Any]:
 
 
 def _of_file(queue: QueueFiles, data: SegmentData) -> list[Damage]:
-    """What was seen to be wrong with the files of this segment before they were read."""
+    """Faults of this segment's files that were seen before they were read."""
     files = (data.triple.msgs, data.triple.acks, data.triple.journal)
     return [one for one in queue.damage if one.file in files]
 
@@ -176,7 +177,7 @@ def _all_events(data: SegmentData, life: Lives, row: int) -> list[tuple[Any, int
 
 
 def _particulars(event: Any, type_: int, why: int) -> dict[str, Any]:
-    """What an event says besides, by its type."""
+    """Further facts of an event, by its type."""
     if type_ == layout.DELIVERED:
         return {"delivery_tag": int(event["aux"]), "redelivered": bool(why & layout.REDELIVERED),
                 "by_get": bool(why & layout.BY_GET), "before_start": bool(why & layout.BEFORE_START),

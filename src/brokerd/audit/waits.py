@@ -85,7 +85,7 @@ class Notes(NamedTuple):
 
 
 class History(NamedTuple):
-    """What happened in a queue.  ``times``: of all records and events, sorted.  ``starts``: of the broker, rising."""
+    """The history of a queue.  ``times``: of all records and events, sorted.  ``starts``: of the broker, rising."""
 
     messages: Messages
     deliveries: Deliveries

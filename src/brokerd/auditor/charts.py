@@ -63,7 +63,7 @@ def _text(x: float, y: float, said: str, names: str = "tick", anchor: str = "mid
 
 
 def _axis_titles(x: str, y: str) -> list[Markup]:
-    """What the axes count: below the one across, and along the one upwards."""
+    """The titles of the axes: below the one across, and along the one upwards."""
     middle = (TOP + HEIGHT - BOTTOM) / 2
     along = Markup('<text x="11" y="{0:.1f}" class="axis" text-anchor="middle" transform="rotate(-90 11 {0:.1f})">{1}'
                    "</text>").format(middle, y)

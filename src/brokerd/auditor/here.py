@@ -138,7 +138,7 @@ def processes(workers: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def ended_from_outside(workers: int) -> str:
-    """What to say if one of so many processes ended before its work was done."""
+    """The message if one of so many processes ended before its work was done."""
     return ("a process that read segments was ended from outside: perhaps memory is short "
             f"(there were {workers} of them)")
 

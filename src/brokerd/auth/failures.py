@@ -18,7 +18,7 @@ BUCKETS_MAX = 20_000
 
 
 class FailedLogins:
-    """What failed lately.  ``monotonic()``: seconds."""
+    """Logins that failed lately.  ``monotonic()``: seconds."""
 
     __slots__ = ("_buckets", "_monotonic")
 

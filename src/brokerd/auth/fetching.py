@@ -16,7 +16,7 @@ def fetch(
     """The status, below 300, and the body of what stands at the address.  ``form``: POST this, else GET.
 
     ``ca_cert``: a file with the CAs of its server; "": the system's.  Raises OSError, also for a status of 300 or more,
-    and where the whole answer does not come in time; ValueError for an address that is none, and for a body
+    and where the whole answer does not come in time; ValueError for a wrong address, and for a body
     of more than ``octets_most``.
     """
     from http.client import HTTPException

@@ -23,7 +23,7 @@ Ask = Callable[["Question"], tuple[str, str]]
 
 
 class Wish(NamedTuple):
-    """What a user wants to do.
+    """The wish of a user.
 
     kind       vhost: enter it from ``address``; exchange, queue: do ``permission`` with ``name``;
                topic: do ``permission`` with ``routing_key`` at the exchange ``name``
@@ -41,7 +41,7 @@ class Wish(NamedTuple):
 
 
 class Hook(Protocol):
-    """What decides.  Both may take their time, and should end within some seconds: clients wait, and no other does."""
+    """Decides about logins and permissions.  Both methods may take some seconds; only the asking client waits."""
 
     def log_in(self, user: str, password: str, /) -> Iterable[str] | None:
         """The tags of the user (none: an empty list); None if the name or the password is wrong."""
@@ -83,7 +83,7 @@ def _ask(hook: Hook, question: "Question") -> tuple[str, str]:
 
 def _log_in(hook: Hook, fields: dict[str, str]) -> tuple[str, str]:
     if not fields["password"]:
-        return "deny", "an empty password"  # LDAP takes a name without a password as nobody, and lets nobody in.
+        return "deny", "an empty password"  # LDAP takes this as an anonymous login, and accepts it.
     tags: Any = hook.log_in(fields["username"], fields["password"])
     if tags is None:
         return "deny", ""

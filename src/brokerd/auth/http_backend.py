@@ -46,7 +46,7 @@ class NotAsked(NotAnsweredYet):
 
 
 class Question(NamedTuple):
-    """What the server is asked: the name of its URL, and the fields of the form."""
+    """A question to the server: the name of its URL, and the fields of the form."""
 
     path: str
     fields: tuple[tuple[str, str], ...]
@@ -183,7 +183,7 @@ class HTTPBackend:
 
 
 class HTTPGranted:
-    """What one user may do, who comes from this address.
+    """The rights of one user who comes from this address.
 
     ``on_use(until)`` is told how long each answer counts that was used.  ``also_old()``: whether answers do whose time
     is over.

@@ -45,12 +45,12 @@ class Logins:
         self._failed = FailedLogins(clock.monotonic)
         self._tokens: Tokens | None = None  # None: not used yet
         self._asked: HTTPBackend | None = None  # the same
-        self.hook: Ask | None = None  # what is asked for the back-end hook; None: there is none
+        self.hook: Ask | None = None  # the object that is asked for the back-end hook; None: no hook
         self._asking: dict[Question, list[Callable[[], object]]] = {}  # what is called when the answer is there
         self.granted = GrantedLogins(lambda: clock.epoch_ns() / 1e9)  # logins over HTTP
 
     def slow_part(self, mechanism: str, response: bytes, address: str) -> Callable[[], object] | None:
-        """What must be done in a thread before ``authenticate`` is asked; None: nothing.  Raises AMQPError."""
+        """The work for a thread before ``authenticate`` is asked; None: none.  Raises AMQPError."""
         if mechanism in (EXTERNAL, ANONYMOUS):
             return None
         name, password = credentials(mechanism, response)
@@ -81,7 +81,7 @@ class Logins:
         return bool(self._settings().oauth2.jwks) and password.startswith(b"ey") and password.count(b".") == 2
 
     def verify_token(self, text: bytes) -> "Token":
-        """What the token says.  In the thread of tokens.  Raises LoginRefused."""
+        """The contents of the token.  In the thread of tokens.  Raises LoginRefused."""
         from brokerd.auth.tokens import Tokens
 
         if self._tokens is None:

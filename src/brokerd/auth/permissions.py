@@ -30,7 +30,7 @@ TOPIC_OPERATIONS = ("write", "read")
 
 
 class Permission:
-    """What one user may do in one vhost.  It never changes: a new permission replaces it."""
+    """The rights of one user in one vhost.  A permission never changes: a new one replaces it."""
 
     __slots__ = ("configure", "read", "searches", "user", "vhost", "write")
 
@@ -44,7 +44,7 @@ class Permission:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """What only one entry may have."""
+        """The part that only one entry may have."""
         return self.user, self.vhost
 
     def __str__(self) -> str:
@@ -73,7 +73,7 @@ class TopicPermission:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """What only one entry may have."""
+        """The part that only one entry may have."""
         return self.user, self.vhost, self.exchange
 
     def __str__(self) -> str:

@@ -38,7 +38,7 @@ LATEST_SECONDS = 1 << 40
 
 
 class Token(NamedTuple):
-    """What a token says that counts."""
+    """The claims of a token that count."""
 
     user: str
     scopes: Scopes
@@ -59,7 +59,7 @@ class Tokens:
         self._failed = float("-inf")  # when they were last asked for
 
     def verify(self, text: str, settings: OAuth2) -> Token:
-        """What the token says.  Raises LoginRefused with the reason for the log, which holds nothing of the token."""
+        """The claims of the token.  Raises LoginRefused with the reason for the log, which has no part of the token."""
         if len(text) > TOKEN_OCTETS_MAX:
             raise LoginRefused(f"the token has more than {TOKEN_OCTETS_MAX} octets")
         try:

@@ -38,7 +38,7 @@ Bindings = dict[tuple[str, str], dict[str, Any]]  # (routing key, arguments in w
 
 
 class FederationLink(Link):
-    """What both kinds have in common: an upstream, and a relay from a queue there to this broker."""
+    """The base of both kinds: an upstream, and a relay from a queue there to this broker."""
 
     def __init__(self, spec: Spec, around: Surroundings) -> None:
         super().__init__(spec, around)

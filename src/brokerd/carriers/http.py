@@ -41,7 +41,7 @@ log = getLogger("brokerd.links")
 FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 1.0, 60.0
 ANSWER_SECONDS = 30.0  # that nothing comes, or the socket takes nothing
 WHOLE_ANSWER_SECONDS = 90.0  # for a request and its answer
-ANSWER_OCTETS_MAX = 1 << 16  # of a body, which nobody reads: with more of it the connection is closed
+ANSWER_OCTETS_MAX = 1 << 16  # of a body, which is not read: with more of it the connection is closed
 REASON_LETTERS_MAX = 200
 END_SECONDS = 2.0  # that a link waits at its end for a request under way
 LATER = frozenset((408, 425, 429))  # with these, and 5xx, the server may take the same message later
@@ -176,7 +176,7 @@ class Poster:
 
 
 def _take_note(posting: "asyncio.Future[tuple[int, str]]") -> None:
-    """What went wrong is known.  Else asyncio would log it where the result is not asked for."""
+    """Take the result, so that asyncio does not log an error that is known already."""
     if not posting.cancelled():
         posting.exception()
 

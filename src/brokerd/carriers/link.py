@@ -33,7 +33,7 @@ REASON_LETTERS_MAX = 2000
 
 
 class Spec(NamedTuple):
-    """What the broker says of a link.  ``value``: of its parameter; ``bindings``: (routing key, arguments) of a
+    """A link as the broker defines it.  ``value``: of its parameter; ``bindings``: (routing key, arguments) of a
     federated exchange; ``place``: the exchange's type and settings."""
 
     key: LinkKey
@@ -44,8 +44,8 @@ class Spec(NamedTuple):
 
 
 class Surroundings(NamedTuple):
-    """What all links of the process share.  ``broker``: the identity of the broker's data directory; ``cluster``: the
-    name that people gave the broker.  ``changed(link)``: its state is to be told now."""
+    """The values that all links of the process share.  ``broker``: the identity of the broker's data directory;
+    ``cluster``: the name that people gave the broker.  ``changed(link)``: its state is to be told now."""
 
     identity: Identity
     broker: str

@@ -35,7 +35,7 @@ LAGS_A_SECOND = 20
 
 
 class Output:
-    """What the broker has not read yet of what it is told."""
+    """Output that the broker has not read yet."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

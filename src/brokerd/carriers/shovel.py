@@ -181,14 +181,14 @@ class Shovel(Link):
         return exchange, key
 
     def id_changes(self) -> list[rewriting.Change]:
-        """What gives each message its id that no relay carries; nothing without ``dedup``."""
+        """Changes that give each message its id, for messages that no relay carries; none without ``dedup``."""
         if not self.definition.dedup:
             return []
         return [rewriting.add_id(self._ids.decode("utf-8", "surrogateescape"), self._on_no_number)]
 
     @property
     def _ids(self) -> bytes:
-        """What the ids of this shovel's messages begin with, and those of no other that may have this destination."""
+        """The beginning of the ids of this shovel's messages; no other shovel with this destination has the same."""
         definition, key = self.definition, self.spec.key
         source = definition.src_queue or f"{definition.src_exchange} {definition.src_exchange_key}"
         return f"{self.around.broker} {key.vhost} {key.name} {source}".encode("utf-8", "surrogateescape")

@@ -120,7 +120,7 @@ def restore(backup: str, directory: str | None, dry_run: bool) -> None:
 
 
 def _complete_audit(context: click.Context, param: click.Parameter | None, incomplete: str) -> list["CompletionItem"]:
-    """What the audit, which reads its own command line, says to complete."""
+    """Completions from the audit, which reads its own command line."""
     from click.shell_completion import ShellComplete
 
     from brokerd.cli.ctl_audit import command

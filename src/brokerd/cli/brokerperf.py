@@ -95,7 +95,7 @@ class RunCommand(click.Command):
         return super().parse_args(ctx, args)
 
     def order(self, ctx: click.Context, name: str = "") -> Order:
-        """What the options of the context ask for, under a name.  Raises click.UsageError."""
+        """The options of the context, under a name.  Raises click.UsageError."""
         plan: Plan = super().invoke(ctx)
         return Order(name, [ctx.info_name or "", *ctx.meta[ARGUMENTS]], plan)
 

@@ -25,7 +25,7 @@ def read(directory: str, glob: str, progress: Callable[[str], object]) -> dict[s
 
 
 def exit_status(table: dict[str, Any]) -> int:
-    """What the audit ``damage`` of the same files would end with: 1 if something is damaged, else 0."""
+    """The exit status of the audit ``damage`` of the same files: 1 if something is damaged, else 0."""
     return 1 if table["damage_total"] else 0
 
 

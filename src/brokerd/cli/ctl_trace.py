@@ -66,7 +66,7 @@ def exit_status(table: dict[str, Any]) -> int:
 
 
 def _spoiled(table: dict[str, Any]) -> list[str]:
-    """What is damaged in the files of the message's segment."""
+    """The damage in the files of the message's segment."""
     rows = table.get("spoiled") or []
     if not rows:
         return []

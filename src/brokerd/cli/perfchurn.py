@@ -73,7 +73,7 @@ def _session(churn: Churn, client: Client, queue: str) -> None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Kind:
-    """What a round does, in words and in code; whether the worker's queue exists all the time."""
+    """One kind of round, in words and in code; whether the worker's queue exists all the time."""
 
     told: str
     round: Round
@@ -90,7 +90,7 @@ KINDS = {
 
 
 class _Work:
-    """What the workers of a run share, and what they have counted."""
+    """The values that the workers of a run share, and their counts."""
 
     def __init__(self, churn: Churn) -> None:
         self.churn = churn

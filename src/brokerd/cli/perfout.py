@@ -29,7 +29,7 @@ PASSWORD = re.compile(r"(amqps?://[^:/@]*):[^/]*@")
 
 
 class Plan(NamedTuple):
-    """What a command was asked for: its name, and the run."""
+    """A command's name, and the run that it asks for."""
 
     command: str
     run: Callable[[Say], Figures]

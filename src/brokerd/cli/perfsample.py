@@ -30,7 +30,7 @@ class Waits(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sample:
-    """What happened in a part of a run.
+    """The figures of a part of a run.
 
     at: when the part ended, in seconds from the start.  seconds: how long it was.  counts: how many messages were
     published, consumed, and so on.  waits: durations by their name.  cpu: processors that the broker kept busy.  cpu
@@ -124,7 +124,7 @@ class Sampler:
         return now - self._last >= 1
 
     def take(self, now: float, counts: Mapping[str, int], spreads: Mapping[str, Iterable[Histogram]]) -> Sample:
-        """What happened since the last sample.  ``counts`` and ``spreads`` count from the start."""
+        """The figures since the last sample.  ``counts`` and ``spreads`` count from the start."""
         seconds = max(now - self._last, 1e-6)
         waits = {}
         for name, histograms in spreads.items():

@@ -46,7 +46,7 @@ def connect(broker: socket.socket, host: str, tls: Tls) -> socket.socket:
 
 
 def reason(error: OSError, tls: Tls) -> str:
-    """What ``connect`` failed with, in one line for the person who started the program."""
+    """Why ``connect`` failed, in one line for the person who started the program."""
     if isinstance(error, ssl.SSLCertVerificationError):
         told = (error.verify_message or "it cannot be checked").rstrip(".")
         return f"the broker's certificate is not trusted: {told} (--ca names a file with its CA)"

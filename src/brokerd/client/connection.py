@@ -87,7 +87,7 @@ class Delivery(NamedTuple):
 
 
 class Connection(asyncio.BufferedProtocol):
-    """One connection.  Callbacks, to be set: ``on_octets`` after whatever came was worked on; ``on_writable(bool)``;
+    """One connection.  Callbacks, to be set: ``on_octets`` after all octets were worked on; ``on_writable(bool)``;
     ``on_delivery``; ``on_blocked(reason)``, "" when it is over."""
 
     def __init__(self, address: "Address") -> None:
@@ -432,7 +432,7 @@ def _named(parameter: str, path: str) -> "Iterator[None]":
 
 
 def stranger(octets: bytes, otherwise: str = "") -> str:
-    """What seems to answer there, by its first octets, before it has said anything in AMQP."""
+    """The protocol that seems to answer there, by its first octets, before any AMQP."""
     if octets[:2] == b"\x15\x03":
         return "the port speaks TLS: use amqps://"
     if octets[:5] == b"HTTP/":

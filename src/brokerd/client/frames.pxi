@@ -44,7 +44,7 @@ cdef class Frames:
         return memoryview(self.memory)[self.filled:]
 
     cdef int _grow(self) except -1:
-        # Not resized: whoever reads may still hold a view of the former memory.
+        # Not resized: a reader may still hold a view of the former memory.
         cdef size_t capacity = min(2 * self.capacity, self.most)
         cdef object memory = bytearray(capacity)
         cdef uint8_t *begin = <uint8_t *> <char *> memory

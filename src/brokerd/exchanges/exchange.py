@@ -203,7 +203,7 @@ class Exchange:
         return found
 
     def intercept(self, routing_key: str, properties: LazyProperties) -> Intercepted | None:
-        """What becomes of a message published to this very exchange, instead of being routed; None: it is routed.
+        """The answer for a message published to this very exchange that is not routed; None: it is routed.
 
         Without a queue it is dropped.  Asked only while ``intercepts`` is set; raises AMQPError.
         """

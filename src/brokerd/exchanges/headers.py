@@ -110,7 +110,7 @@ class HeadersExchange(Exchange):
 
 
 class _Asks:
-    """What a binding's arguments ask, in the order of names."""
+    """The conditions of a binding's arguments, in the order of names."""
 
     __slots__ = ("all", "table", "values")
 

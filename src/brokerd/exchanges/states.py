@@ -21,7 +21,7 @@ _NOT_ZERO = re.compile(rb"[^\0]", re.DOTALL)
 
 
 class States:
-    """What can be reached among patterns: pairs of their words, and of what is bound there."""
+    """The places that keys can reach among patterns: pairs of their words, and of the destinations bound there."""
 
     __slots__ = (
         "_any", "_any_bits", "_at", "_dense", "_dense_numbers", "_ends", "_ends_bits", "_ends_number", "_fresh", "_one",
@@ -83,7 +83,7 @@ class States:
         self._fresh = True
 
     def found(self, words: Iterable[str]) -> list[Any]:
-        """What is bound where a key with these words leads."""
+        """The destinations that a key with these words reaches."""
         if not self._fresh:
             self._make_numbers()
         state = self._start

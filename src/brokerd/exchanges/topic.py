@@ -231,7 +231,7 @@ class TopicExchange(Exchange):
         return memory, number
 
     def _found_by_bits(self, words: Sequence[str]) -> list[Any]:
-        """The destinations that all words of a key lead to, whatever the places."""
+        """The destinations that all words of a key lead to, from any place."""
         found: list[Any] = []
         for place in (self._states or self._make_states()).found(words):
             _add_bound(found, place.destinations)

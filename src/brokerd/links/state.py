@@ -20,7 +20,7 @@ STATES = (STARTING, RUNNING, BLOCKED, PAUSED, IDLE, TERMINATED)
 
 
 class LinkKey(NamedTuple):
-    """What names a link.  ``name``: of the shovel, or of the federated queue or exchange; ``upstream``: "" for a
+    """The key of a link.  ``name``: of the shovel, or of the federated queue or exchange; ``upstream``: "" for a
     shovel."""
 
     kind: str
@@ -57,7 +57,7 @@ class LinkState:
 
     @property
     def key(self) -> LinkKey:
-        """What names it."""
+        """Its key."""
         return LinkKey(self.kind, self.vhost, self.name, self.upstream)
 
     def as_row(self) -> dict[str, Any]:

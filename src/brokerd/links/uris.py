@@ -116,7 +116,7 @@ def _with_uris(component: str, value: Any, change: Callable[[str, int, str], str
 
 
 def fault(uri: str, schemes: tuple[str, ...] = AMQP_SCHEMES) -> str | None:
-    """What is wrong with the address, as RabbitMQ words it, or None.  The text has no password."""
+    """The fault of the address, as RabbitMQ words it, or None.  The text has no password."""
     reason = _reason(uri, schemes)
     if reason is None:
         return None

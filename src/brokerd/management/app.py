@@ -43,7 +43,7 @@ Handler = Callable[["Call"], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What stands at a path.  ``tag``: the user has it, or one that includes it; "": anybody who has logged in;
+    """The answer at a path.  ``tag``: the user has it, or one that includes it; "": every user who has logged in;
     None: everybody."""
 
     handler: Handler
@@ -52,7 +52,7 @@ class Route:
 
 @dataclass(slots=True)
 class Services:
-    """What all requests share."""
+    """The objects that all requests share."""
 
     control: Control
     logins: Logins

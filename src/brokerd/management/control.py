@@ -142,7 +142,7 @@ def _encode(verb: str, fields: dict[str, Any], user: str | None, address: str, g
 
 
 def decode(octets: bytes) -> Any:
-    """What JSON says.  Names that are not UTF-8 have surrogates, which only the slower decoder takes.
+    """The value of JSON octets.  Names that are not UTF-8 have surrogates, which only the slower decoder takes.
     Raises ValueError."""
     try:
         return from_json(octets)

@@ -88,11 +88,11 @@ class Logins:
         return await self._once(self._authenticate, name, password, address)
 
     async def check_token(self, token: str, address: str) -> Login:
-        """Whose token it is, if it counts.  Raises Denied, Unavailable."""
+        """The user of the token, if it counts.  Raises Denied, Unavailable."""
         return await self._once(self._authenticate_token, token, address)
 
     async def _once(self, check: Callable[..., Awaitable[Login]], *proof: str) -> Login:
-        """What ``check(*proof)`` answers, or has answered less than a second ago."""
+        """The answer of ``check(*proof)``, which may be a second old."""
         text = "\0".join((check.__name__, *proof)).encode("utf-8", "surrogateescape")
         digest = hashlib.blake2b(text, key=self._salt, digest_size=16).digest()
         now = time.monotonic()
@@ -198,7 +198,7 @@ def signed(key: bytes, held: dict[str, Any]) -> str:
 
 
 def unsigned(key: bytes, text: str) -> dict[str, Any] | None:
-    """What the value of a cookie holds; None: this process has not signed it, or its time is over."""
+    """The contents of a cookie's value; None: this process has not signed it, or its time is over."""
     body, dot, signature = text.partition(".")
     if not dot or len(text) > COOKIE_CHARACTERS_MAX or not _same(signature, _signature(key, body.encode())):
         return None

@@ -142,7 +142,7 @@ async def _serve(loop: asyncio.AbstractEventLoop, settings: dict[str, Any]) -> i
 
 
 class Input:
-    """What the broker says on standard input after the settings."""
+    """The broker's lines on standard input after the settings."""
 
     def __init__(self, ended: asyncio.Event, doors: "Doors", settings: dict[str, Any]) -> None:
         self._ended, self._doors, self._settings = ended, doors, settings

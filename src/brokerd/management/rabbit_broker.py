@@ -108,7 +108,7 @@ async def _overview(call: Call) -> Response:
 
 
 async def _totals(call: Call, node: dict[str, Any]) -> dict[str, Any]:
-    """What the user may see of how much there is."""
+    """The totals of the objects that the user may see."""
     if not call.has_tag("monitoring"):
         return await _totals_of_user(call)
     totals = node["totals"]

@@ -36,7 +36,7 @@ def routes() -> list[tuple[str, str, Route]]:
 
 
 def _figures(row: dict[str, Any]) -> dict[str, Any]:
-    """What brokerd says beside the fields of the two."""
+    """brokerd's fields beside those of RabbitMQ and LavinMQ."""
     return {name: row[name] for name in FIGURES}
 
 

@@ -61,7 +61,7 @@ def _count(body: dict[str, Any], name: str, default: int) -> Any:
 
 
 async def _read(call: Call) -> Response:
-    """Messages of a stream in the rows of a get: nobody has taken one, so none is redelivered."""
+    """Messages of a stream in the rows of a get: they are not taken, so none of them is redelivered."""
     body = await call.table()
     found = await call.ask(
         "stream read", vhost=call.values["vhost"], queue=call.values["queue"], count=_count(body, "count", 1),

@@ -42,7 +42,7 @@ class Routes:
             place.methods[method] = (tuple(names), target)
 
     def find(self, raw_path: str) -> tuple[Methods, list[str]] | None:
-        """What stands at that path, by method, and the texts that its names have.  None: nothing."""
+        """The routes at that path, by method, and the texts for the names in it.  None: there is none."""
         words = [unquote(word, errors="surrogateescape") for word in raw_path.strip("/").split("/")]
         return _find(self._top, words, 0, [])
 

@@ -142,7 +142,7 @@ async def _events(call: Call, fields: dict[str, Any], answer: dict[str, Any]) ->
 
 
 def _blocks(answer: dict[str, Any], at: int) -> list[bytes]:
-    """What tells a client that knows all up to ``at`` of an answer."""
+    """The blocks of an answer for a client that knows everything up to ``at``."""
     blocks = []
     if answer["missed"]:
         table = {"missed": answer["missed"], "first_offset": answer["first_offset"]}

@@ -40,7 +40,7 @@ class Bindings(Page):
 
 
 def _list(node: "Node", who: Who, request: ListRequest) -> Listing:
-    """What the list's ``name`` is compared with is the routing key."""
+    """The filter ``name`` looks at the routing key."""
     return Listing(_find(vhosts_to_list(node, who, request.vhost), request), lambda make: make(), request)
 
 

@@ -14,7 +14,7 @@ LINES_AT_ONCE = 1000
 
 @request
 class ListRequest:
-    """What is asked of the log; all that is given must be so."""
+    """The filters for the log; a change must meet all that are given."""
 
     count: Annotated[int, Field("How many at most, the last ones first.", low=1, high=10_000)] = 100
     user: Annotated[str, Field("Only changes by this user.")] = ""

@@ -60,7 +60,7 @@ class Bound(NamedTuple):
 
 
 class Read:
-    """What the file asks for."""
+    """The contents of the file."""
 
     def __init__(self) -> None:
         self.users: list[User] = []

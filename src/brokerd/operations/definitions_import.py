@@ -248,7 +248,7 @@ def declare(node: "Node", found: Read) -> Iterator[None]:
 
 
 def differences(node: "Node", found: Read) -> Iterator[dict[str, Any]]:
-    """What an import changes, and what it keeps though the file says otherwise."""
+    """The changes of an import, and the things that it keeps although the file differs."""
     for name in missing_vhosts(node, found):
         yield _row("add", "vhost", "", name)
     for name, about in found.about.items():

@@ -177,7 +177,7 @@ def row(node: "Node", queue: "Queue", found: dict[str, Any]) -> GroupRow:
 
 
 def totals(queue: "Queue", groups: "plane.Groups") -> GroupTotals:
-    """What is counted of all groups of a queue."""
+    """Counts of all groups of a queue."""
     return {
         "groups": len(groups), "waiting": groups.waiting, "unscanned": queue.ready, "waits": groups.waits,
         "waited_ms": groups.waited_ns // 1_000_000, "fenced": groups.fenced, "refused": groups.refused,

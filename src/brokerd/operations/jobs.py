@@ -26,7 +26,7 @@ Submit = Callable[[Callable[[], object], Callable[[Any], object]], object]
 
 
 class Wait(NamedTuple):
-    """What a job yields to wait on the loop until ``go_on()``, which ``begin(go_on)`` was given, is called."""
+    """A job yields this to wait on the loop until ``go_on()``, which ``begin(go_on)`` was given, is called."""
 
     begin: Callable[[Callable[[], object]], object]
 

@@ -32,7 +32,7 @@ Found = Iterable[tuple[Any, str, Any]]
 
 @request
 class Paging:
-    """What every request for a list has."""
+    """The fields of every request for a list."""
 
     name: Annotated[str, Field("Only those with this text in their name.", high=4096)] = ""
     use_regex: Annotated[bool, Field("That text is a regular expression.")] = False
@@ -41,7 +41,7 @@ class Paging:
 
 
 class Page(TypedDict):
-    """What every list has beside its ``items``."""
+    """The fields of every list beside its ``items``."""
 
     total_count: int
     filtered_count: int

@@ -199,7 +199,7 @@ def _get(node: "Node", who: Who, request: GetRequest) -> "Job":
 
 @request
 class Chosen:
-    """What chooses messages of a queue; all that is given must be so."""
+    """Filters that choose messages of a queue; a message must meet all that are given."""
 
     queue: Annotated[str, Field("The queue's name.", argument=True)]
     from_seq: Annotated[int, Field("Only messages from this number on.", low=1)] = 1

@@ -163,7 +163,7 @@ def next_look(rows: list[tuple[Any, ...]]) -> int:
 
 
 def matcher(request: Any) -> Callable[[tuple[Any, ...]], bool]:
-    """What tells whether a message is one that was asked for."""
+    """A function that says whether a message meets the filters."""
     tests: list[Callable[[tuple[Any, ...]], bool]] = []
     if request.routing_key:
         tests.append(lambda row: request.routing_key == row[4].decode(*_TEXT))
@@ -370,7 +370,7 @@ def undo(node: "Node", who: "Who", request: Any) -> Lasting:
 
 
 def chosen(request: Any) -> Callable[[tuple[Any, ...]], bool]:
-    """What tells whether a message is chosen: by its number, and by what ``matcher`` compares."""
+    """A function that says whether a message is chosen: by its number, and by ``matcher``."""
     matches = matcher(request)
     if not request.seqs:
         return matches

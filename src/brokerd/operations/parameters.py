@@ -130,7 +130,7 @@ def enters(node: "Node", who: "Who") -> Callable[[str], bool]:
 
 
 def fields_of(key: "Key") -> dict[str, Any]:
-    """What names a parameter in an event."""
+    """The fields that name a parameter in an event."""
     return {"vhost": key.vhost, "component": key.component, "name": key.name}
 
 

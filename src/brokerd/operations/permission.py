@@ -35,7 +35,7 @@ class Permissions(Page):
 
 
 def _list(node: "Node", who: Who, request: ListRequest) -> Listing:
-    """What the list's ``name`` is compared with is the user's name."""
+    """The filter ``name`` looks at the user's name."""
     entries = [
         each for each in node.permissions if request.vhost in ("", each.vhost) and request.user in ("", each.user)
     ]

@@ -113,7 +113,7 @@ class Receipt:
 
 
 class Pulls:
-    """What all queues of a broker have given out to receivers."""
+    """The messages that all queues of a broker have given out to receivers."""
 
     __slots__ = (
         "_attempts", "_call_in", "_core", "_looks", "_make_number", "_monotonic", "_pullers", "_wakes", "receipts",

@@ -18,7 +18,7 @@ RECEIPTS_MOST = 10
 
 
 def pulls_of(node: "Node") -> Pulls:
-    """What receivers hold of this broker; the first use makes it."""
+    """The messages that receivers hold of this broker; the first use makes the object."""
     if node.pulls is None:
         node.pulls = Pulls(node.core, node.data.next_connection_number, node.clock.monotonic, partial(_later, node))
     return node.pulls

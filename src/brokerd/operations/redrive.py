@@ -113,7 +113,7 @@ class _Redrive:
         return True
 
     def _put_back(self, target: "Queue", letters: list[Letter]) -> Steps:
-        """All that go into one queue with message groups.  Raises OSError: nothing has happened."""
+        """Put back all letters that go into one queue with message groups.  Raises OSError: nothing has happened."""
         held, gone, pace = list[Letter](), list[int](), Pace()
         for _ in target.find_parked():
             if pace.is_over():

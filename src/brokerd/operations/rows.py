@@ -61,7 +61,7 @@ LOCAL = Who("", local=True)
 
 
 class Right(NamedTuple):
-    """What a user needs for an operation; ``rights.check`` reads it.
+    """The right that a user needs for an operation; ``rights.check`` reads it.
 
     ``tag``: one of the user's tags is this one or includes it.  ``permission``: on the vhost that the request's field
     ``vhost`` names.  "visit": the user has any permission there, or sees all vhosts (monitoring, administrator).

@@ -99,7 +99,7 @@ def _show(node: "Node", who: Who, request: OneRequest) -> ShovelRow:
 
 
 def _key(node: "Node", request: Any) -> "Key":
-    """What names the shovel.  Raises OperationError (404)."""
+    """The key of the shovel.  Raises OperationError (404)."""
     find_vhost(node, request.vhost)
     key = key_of(SHOVEL, request)
     if key not in node.parameters:

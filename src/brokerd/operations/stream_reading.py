@@ -47,7 +47,7 @@ def stream_of(queue: "Queue") -> Any:
 
 
 def read_offset(text: str, now_ns: int) -> tuple[str, int]:
-    """What a text says: ("offset", number), ("back", messages), ("time", ns), or a word and 0.
+    """The meaning of a text: ("offset", number), ("back", messages), ("time", ns), or a word and 0.
     Raises OperationError (400)."""
     if text in ("first", "last", "next"):
         return text, 0

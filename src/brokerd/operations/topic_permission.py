@@ -35,7 +35,7 @@ class TopicPermissions(Page):
 
 
 def _list(node: "Node", who: Who, request: ListRequest) -> Listing:
-    """What the list's ``name`` is compared with is the user's name."""
+    """The filter ``name`` looks at the user's name."""
     topics, vhost, user = node.permissions.topics, request.vhost, request.user
     entries = [each for each in topics if vhost in ("", each.vhost) and user in ("", each.user)]
     return Listing(((each.key, each.user, each) for each in entries), lambda each: each.definition(), request)

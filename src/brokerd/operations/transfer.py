@@ -1,6 +1,6 @@
 """Chosen messages change their queue, all of them or none: a transaction of the operator's own.
 
-    set aside in their queues, copied into a commit log      nobody gets them meanwhile
+    set aside in their queues, copied into a commit log      no client gets them meanwhile
       | the commit log says what goes where and what is removed: it is decided
     the log is on disk
       | the targets hand out nothing until all is done
@@ -232,7 +232,7 @@ class Change:
             yield Wait(partial(_wait, node, vhost.log))
 
     def _keep_undo(self) -> int:
-        """The number of the undo; 0: there is none.  Without one the change stands all the same."""
+        """The number of the undo; 0: there is none.  Without one the change still stands."""
         if not self._done or not self._can_be_undone or self._former_octets > UNDO_OCTETS_MAX or self._vhost.deleted:
             self._undo.remove()
             return 0
@@ -255,7 +255,7 @@ def _wait(node: "Node", log: Any, go_on: Any) -> None:
 
 
 class Undo(NamedTuple):
-    """What undoes a change: messages with their queues, and deliveries to be settled, as pairs."""
+    """The way back of a change: messages with their queues, and deliveries to be settled, as pairs."""
 
     vhost: "VHost"
     decision: commit_log.Decision
@@ -288,7 +288,7 @@ class Undo(NamedTuple):
 
 
 def read_undo(node: "Node", vhost: "VHost", number: int) -> Undo:
-    """What undoes the change of that number.  Raises OperationError (404), StoreError, OSError."""
+    """The way back of the change of that number.  Raises OperationError (404), StoreError, OSError."""
     decision = None
     with suppress(FileNotFoundError):
         decision = commit_log.load(_path(vhost, number), node.disk)

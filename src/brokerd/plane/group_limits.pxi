@@ -53,7 +53,7 @@ cdef bint groups_drop(gate_t *gate) noexcept nogil:
 
 
 cdef bint find_record(queue_t *q, uint64_t seq, place_t *t) noexcept nogil:
-    """Find where message `seq` stands, whatever has become of it.  False: its segment is gone, or cannot be read."""
+    """Find where message `seq` stands, settled or not.  False: its segment is gone, or cannot be read."""
     cdef store_t *st = NULL
     cdef seg_t *s
     cdef uint32_t position

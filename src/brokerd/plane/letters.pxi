@@ -470,7 +470,7 @@ cdef enum:
     FORWARD_LATER = 1           # nothing was stored: room in its many targets takes more time; the next call goes on with that
     FORWARD_UP = 2              # nothing was stored, and on_dead() must do it
 
-    UNHURRIED_TARGETS = 64      # room in so many is found at once if nobody's turn is held up
+    UNHURRIED_TARGETS = 64      # room in so many is found at once if this holds up no turn
 
 
 cdef inline uint64_t cost_of_copies(uint64_t targets, uint64_t octets) noexcept nogil:

@@ -153,7 +153,7 @@ cdef int seg_new(store_t *st, uint32_t need, large_t *large) noexcept nogil:
     # takes a millisecond for each 2 MiB.
     if err == 0 and (q.durable or large != NULL or not take_name(s, path)) and not is_read(q):
         # Make the acks file now, while the publisher can still wait for room: a delivery writes the watermark there, and
-        # cannot wait.  Where messages are read there is none: nothing becomes of them.
+        # cannot wait.  A stream has no acks file, because its messages are not settled.
         err = acks_map(s)
         if err:
             unlink(path)

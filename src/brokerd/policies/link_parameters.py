@@ -21,7 +21,7 @@ NUMBER_MAX = 1 << 32
 
 
 def faults(component: str, name: str, value: Any, *, vhost: str, user: str, may_enter: MayEnter) -> list[str]:
-    """What is wrong with the value of a parameter of that vhost, which ``user`` sets; [] if nothing is."""
+    """The faults of the value of a parameter of that vhost, which ``user`` sets; [] if there are none."""
     check = _COMPONENTS.get(component)
     return [] if check is None else list(check(_Setter(vhost, user, may_enter), name, value))
 

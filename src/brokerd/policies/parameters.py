@@ -19,7 +19,7 @@ CLUSTER_NAME = "cluster_name"  # a global parameter (RabbitMQ)
 
 
 class Key(NamedTuple):
-    """What names a parameter.  A global one has neither component nor vhost."""
+    """The key of a parameter.  A global one has neither component nor vhost."""
 
     component: str
     vhost: str

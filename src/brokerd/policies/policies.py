@@ -255,8 +255,8 @@ class Policies(PolicyFile):
         return any(name in policy.definition for policy in self for name in ONE_OF_UPSTREAMS)
 
     def effective(self, name: str, kind: str) -> Effective:
-        """What policies say for a thing of this name and kind (one of ``KINDS``), as ``keys.merged`` joins them.  Takes
-        its time: see ``search``."""
+        """The settings by policies of a thing of this name and kind (one of ``KINDS``), as ``keys.merged`` joins them.
+        Takes its time: see ``search``."""
         work = self.search(name, kind)
         while True:
             try:
@@ -304,7 +304,7 @@ class Policies(PolicyFile):
             self._known_at = revisions
 
     def _join(self, policy: Policy | None, operators: Policy | None) -> Effective:
-        """What both say together: one object for all things to which the same policies apply."""
+        """The settings of both together: one object for all things to which the same policies apply."""
         names = (policy.name if policy is not None else None, operators.name if operators is not None else None)
         found = self._joined.get(names)
         if found is None:

@@ -18,7 +18,7 @@ VALUE_CHARACTERS_MAX = 60
 
 
 def explain(entry: Mapping[str, Any], apply_to: Mapping[str, object], *, operator: bool) -> str | None:
-    """What is wrong with the entry, whose keys are those of a policy; None if these words know no fault.
+    """The fault of the entry, which has the keys of a policy; None if this module knows no fault.
 
     ``apply_to``: the values that apply-to may have.
     """

@@ -79,7 +79,7 @@ class Rule(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What a message's key may follow from, besides its headers."""
+    """The parts of a message, besides its headers, from which its key may follow."""
 
     properties: "Properties | None" = None
     routing_key: str = ""
@@ -317,7 +317,7 @@ def own_ttl_of(headers: Mapping[str, Any] | None) -> int:
 
 
 def bounds_of(rule: Rule) -> tuple[int, int, bytes]:
-    """What a window takes of a rule."""
+    """The part of a rule that a window takes."""
     return rule.size, _or_none(rule.ttl_ms), rule.header.encode("utf-8", "surrogateescape")
 
 

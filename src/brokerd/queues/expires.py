@@ -19,7 +19,7 @@ DELETED_PER_RUN = 100  # so that other work gets its turn
 
 
 class Timer(Protocol):
-    """What ``call_at`` returns."""
+    """The result of ``call_at``."""
 
     def cancel(self) -> object: ...
 

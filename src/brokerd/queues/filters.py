@@ -26,7 +26,7 @@ GEO = {  # names of the numbers that each kind of place has, in the order in whi
 
 
 class Filter(NamedTuple):
-    """What a reader wants, as plane.Stream.begin takes it."""
+    """A reader's filter, as plane.Stream.begin takes it."""
 
     values: bytes | None = None
     unfiltered: bool = False

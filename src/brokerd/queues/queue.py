@@ -70,7 +70,7 @@ class Getter(Protocol):
 
 
 class Firehose(Protocol):
-    """What sees the deliveries of a queue: see vhost/firehose."""
+    """An observer of the deliveries of a queue: see vhost/firehose."""
 
     def delivered(
         self, channel: Any, queue: Any, exchange: bytes, routing_key: bytes, properties: bytes, body: bytes,
@@ -79,7 +79,7 @@ class Firehose(Protocol):
 
 
 class SideFile(Protocol):
-    """What notes the consumers of a queue with an order journal: see upkeep/retention."""
+    """Notes the consumers of a queue with an order journal: see upkeep/retention."""
 
     def note_consumer(self, consumer: Any) -> None:
         """Note a new consumer."""

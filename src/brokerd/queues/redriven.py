@@ -19,7 +19,7 @@ VERSION = 1
 
 
 def read_redriven(directory: str) -> list[int]:
-    """What the file says; nothing if there is none.  The log tells of one that cannot be used."""
+    """The contents of the file; nothing if there is none.  The log names a file that cannot be used."""
     path = os.path.join(directory, REDRIVEN_FILE)
     if not os.path.exists(path):
         return []

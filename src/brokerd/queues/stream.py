@@ -43,8 +43,8 @@ SERVER_TAG = "amq.ctag-"  # what consumer tags begin with that the broker made
 
 
 class Retention(NamedTuple):
-    """What a stream keeps; None: no limit.  Only whole segments go, and the last one stays, so the limits are kept as
-    closely as segments are small."""
+    """The limits of a stream; None: no limit.  Only whole segments go, and the last one stays, so the limits are kept
+    as closely as segments are small."""
 
     max_length: int | None = None
     max_octets: int | None = None  # of segment files

@@ -56,7 +56,7 @@ class TrackedReader(NamedTuple):
     counted: int = 0  # those before this offset are counted there
 
     def missed_by(self, first_offset: int) -> int:
-        """What it has missed, with what it will find missing when it reads again; it does not read now."""
+        """The number of messages that it has missed, and will have missed when it reads again; it does not read now."""
         return self.missed + max(first_offset - max(self.offset, self.counted), 0)
 
 
@@ -95,7 +95,7 @@ class Tracked:
                 self._slots[name] = number
 
     def octets(self) -> bytes:
-        """What the file says now."""
+        """The present contents of the file."""
         return bytes(self._view)
 
     def _sync(self) -> None:
@@ -138,7 +138,7 @@ class Tracked:
 
     def _free_slot(self, reading: "frozenset[str]") -> int:
         """A slot for a new reader.  If there is none, one that does not read now is forgotten: the one that began
-        longest ago of those that never acknowledged, or have a name that nobody chose.  Raises OSError where all
+        longest ago of those that never acknowledged, or have a made-up name.  Raises OSError if all
         others are services, which would skip messages."""
         taken = set(self._slots.values())
         for number in range(1, READERS_SLOTS):

@@ -41,7 +41,7 @@ SCRAP_OCTETS = 65536
 
 
 class Client(Protocol):
-    """What a SocketTransport asks of its protocol (asyncio's BufferedProtocol)."""
+    """The protocol of a SocketTransport (asyncio's BufferedProtocol)."""
 
     def connection_made(self, transport: BaseTransport) -> None: ...
     def get_buffer(self, sizehint: int) -> memoryview: ...
@@ -206,7 +206,7 @@ class SocketTransport(BaseTransport):
 
     @property
     def directions(self) -> str:
-        """What the kernel does, for the log."""
+        """The kernel's part, for the log."""
         if self.kernel_reads:
             return "encrypts and decrypts"
         return "encrypts" if self.kernel_writes else "does nothing"

@@ -173,7 +173,7 @@ class Links(Child):
                 **self._told()}  # fmt: skip
 
     def _told(self) -> dict[str, Any]:
-        """What the process is told again when something has changed."""
+        """The line for the process when something has changed."""
         node = self._node
         return {"links": self._rows, "cluster": node.parameters.cluster_name(node.name)}
 

@@ -19,8 +19,8 @@ CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u
 
 
 class Record(logging.LogRecord):
-    """What is logged, with the attributes that this module and the log exchange use.  Logging's own record also takes
-    the thread, the process and the file of the caller apart, which no line names."""
+    """A line of the log, with the attributes that this module and the log exchange use.  Logging's own record also
+    takes the thread, the process and the file of the caller apart, which no line names."""
 
     def __init__(
         self, name: str, level: int, pathname: str, lineno: int, msg: object, args: Any, exc_info: Any,

@@ -63,7 +63,7 @@ def tls_of(config: "Config") -> dict[str, str]:
 
 
 def oauth_of(config: "Config") -> dict[str, str]:
-    """What the login of pages by an OpenID provider needs."""
+    """The options that the login of pages by an OpenID provider needs."""
     return {
         "issuer": config.oauth2_issuer, "jwks": config.oauth2_jwks, "ca_cert": config.oauth2_ca_cert,
         "client_id": config.oauth2_client_id, "scopes": config.oauth2_login_scopes,

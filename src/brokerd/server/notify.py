@@ -61,7 +61,7 @@ class Notifier:
         self._send("STOPPING=1", "STATUS=stopping")
 
     def status(self, text: str) -> None:
-        """What the broker does, in one line; the manager is told of changes."""
+        """The broker's state in one line; the manager is told of changes."""
         if text != self._status:
             self._status = text
             self._send(f"STATUS={text}")

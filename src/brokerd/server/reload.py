@@ -50,7 +50,7 @@ Step = Callable[[], Iterator[None]]  # puts a file that was read and checked in 
 
 
 class Found(NamedTuple):
-    """What was read, or why some of it cannot be used."""
+    """The files and options that were read, or why some of them cannot be used."""
 
     steps: list[Step]
     options: "Config"

@@ -68,7 +68,7 @@ class SlowThreads:
             error: BaseException | None = None
             try:
                 work()
-            except BaseException as failed:  # Whoever waits hears of it.
+            except BaseException as failed:  # The waiting code gets it.
                 error = failed
             try:
                 self._call(done, error)

@@ -45,7 +45,7 @@ def read(path: str, octets_max: int) -> Certificate:
 def chooser(contexts: Mapping[str, ssl.SSLContext]) -> Callable[[Any, str | None, ssl.SSLContext], None]:
     """The ``sni_callback`` that takes the context of the client's name, ``*.example.org`` for ``a.example.org`` too.
 
-    A client that gives no name, or one that nobody knows, keeps the context that it has.
+    A client that gives no name, or an unknown one, keeps the context that it has.
     """
 
     def choose(session: Any, name: str | None, context: ssl.SSLContext) -> None:

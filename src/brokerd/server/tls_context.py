@@ -38,7 +38,7 @@ def more_files(config: "Config") -> list[str]:
 
 
 def certificates(config: "Config") -> list[tls_certificates.Certificate]:
-    """What the certificates and CAs of the options say.  Raises ConfigError."""
+    """The certificates and CAs that the options name.  Raises ConfigError."""
     files = [("tls_cert", config.tls_cert), *(("tls_sni_certs", path) for path in more_files(config)),
              ("tls_ca_cert", config.tls_ca_cert)]  # fmt: skip
     return [_certificate(path, option) for option, path in files if path]

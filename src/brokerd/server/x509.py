@@ -19,7 +19,7 @@ LENGTH_OCTETS_MAX = 4
 
 
 class Certificate(NamedTuple):
-    """What a certificate says."""
+    """The names and the end of a certificate."""
 
     dns_names: tuple[str, ...]
     common_names: tuple[str, ...]
@@ -27,7 +27,7 @@ class Certificate(NamedTuple):
 
 
 def read(der: bytes) -> Certificate:
-    """What the certificate says.  Raises ValueError."""
+    """Read a certificate.  Raises ValueError."""
     tag, certificate = next(_values(der), (0, b""))
     parts = list(_values(certificate))
     if tag != SEQUENCE or not parts or parts[0][0] != SEQUENCE:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Steps(NamedTuple):
-    """What the handshake does: see there.  It hands these in, because it imports this module."""
+    """Steps of the handshake: see there.  It hands these in, because it imports this module."""
 
     is_waiting: "Callable[[Connection], bool]"  # whether the client still waits for its login
     check_password: "Callable[..., object]"

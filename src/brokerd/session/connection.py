@@ -61,7 +61,7 @@ HANDLERS = {methods.BY_NAME[name].INDEX: handler for name, handler in {**topolog
 
 
 class Transport(Protocol):
-    """What a connection asks of its transport."""
+    """The transport of a connection, as far as the connection uses it."""
 
     def close(self) -> None: ...
     def abort(self) -> None: ...
@@ -160,7 +160,7 @@ class Connection(plane.Connection):
     def on_error(self, channel: int, error: Exception, class_id: int, method_id: int) -> None:
         """Turn an error in the client's octets into a close method and a line in the log.
 
-        NotAnsweredYet is none: the method that led to it comes again when the answer is there.
+        NotAnsweredYet is not an error: the method that led to it comes again when the answer is there.
         """
         if isinstance(error, NotAnsweredYet):
             self.await_permission(error)
@@ -493,7 +493,7 @@ class Connection(plane.Connection):
             self.on_octets_finished()
 
     def on_octets_finished(self) -> None:
-        """All that came before the socket was gone has been worked on."""
+        """All octets that came before the socket was gone have been worked on."""
         closed_properly = self.state is not RUNNING
         self.state = CLOSED
         self.leave(partial(self.on_gone, closed_properly))

@@ -27,7 +27,7 @@ NS = 1_000_000_000
 
 
 class Grant:
-    """What one connection is granted."""
+    """The rights of one connection."""
 
     __slots__ = ("_access", "_connection", "_timer")
 
@@ -80,7 +80,7 @@ class Grant:
 
 
 class TokenGrant(Grant):
-    """What one connection's token allows."""
+    """The rights by one connection's token."""
 
     __slots__ = ("token",)
 
@@ -119,7 +119,7 @@ class TokenGrant(Grant):
 
 
 class AskedGrant(Grant):
-    """What a web server allows the user of one connection."""
+    """The rights that a web server gives the user of one connection."""
 
     __slots__ = ("_asked", "_until")
 

@@ -29,7 +29,7 @@ REFUSED, CLOSING, CLOSED = "refused", "closing", "closed"
 
 PROTOCOL_HEADERS = (PROTOCOL_HEADER, b"AMQP\x01\x01\x00\x09")  # 0-9-1; 0-9 has the same methods
 LOCALES = b"en_US"
-LINK_MECHANISM = "BROKERD-LINK"  # see session/internal; it is offered to nobody
+LINK_MECHANISM = "BROKERD-LINK"  # see session/internal; it is not offered to clients
 
 # Clients of one program say the same of themselves, so what was read of the last ones is remembered.
 CLIENTS_REMEMBERED, CLIENT_OCTETS_REMEMBERED = 256, 2048
@@ -116,7 +116,7 @@ def _describe_stranger(octets: bytes) -> str:
 
 
 class ClientSays(NamedTuple):
-    """What the broker uses of the properties of a client."""
+    """The properties of a client that the broker uses."""
 
     capabilities: int
     name: str | None  # connection_name
@@ -177,7 +177,7 @@ def start_ok(connection: "Connection", payload: bytes) -> None:
         _log_in_by_token(connection, method, *shown)
         return
     if node.logins.asks_others(mechanism):
-        from brokerd.session import backends  # Most brokers ask nobody.
+        from brokerd.session import backends  # Most brokers ask no other back-end.
 
         backends.log_in(connection, method, backends.Steps(_is_waiting, check_password, welcome, refuse))
     else:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Everything:
-    """What one connection of the process may do: everything.  Messages that it carries keep their user-id."""
+    """The rights of a connection of the process: everything.  Messages that it carries keep their user-id."""
 
     __slots__ = ("_access",)
 

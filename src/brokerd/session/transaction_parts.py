@@ -28,7 +28,7 @@ class Published(NamedTuple):
 
 
 class Settlement(NamedTuple):
-    """What a settling method claimed: deliveries from one tag to another, those aside that were claimed before."""
+    """The claim of a settling method: deliveries from one tag to another, without those that were claimed before."""
 
     first: int
     last: int

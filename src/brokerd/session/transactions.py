@@ -112,7 +112,7 @@ class Transaction:
 
     @property
     def going_on(self) -> bool:
-        """What came behind a commit is being worked on now."""
+        """Methods that came behind a commit are being worked on now."""
         return self._going_on
 
     # --- while it is open

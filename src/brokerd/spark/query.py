@@ -27,7 +27,8 @@ STRATEGY = "org.apache.spark.sql.execution.datasources.DataSourceStrategy$"
 
 
 class Needs(NamedTuple):
-    """What a query needs of a table: columns, in the table's order, and conditions that all rows it needs meet."""
+    """The parts of a table that a query needs: columns, in the table's order, and conditions that all rows it needs
+    meet."""
 
     columns: list[str]
     conditions: list[Condition]
@@ -69,7 +70,7 @@ def where(spark: "SparkSession", path: str, table: str, condition: str, *, colum
 
 
 def needs_of(frame: "DataFrame") -> dict[str, Needs]:
-    """What a DataFrame needs of each table of the source that it reads, by Spark's plan for it."""
+    """The parts that a DataFrame needs of each table of the source that it reads, by Spark's plan for it."""
     translate = getattr(getattr(frame.sparkSession._jvm, STRATEGY), "MODULE$").translateFilter
     plan = frame._jdf.queryExecution().optimizedPlan()
     used, leaves = _ids(plan.output()), []

@@ -489,7 +489,7 @@ class Segments(Reading):
         return int(sound[index]) if sound.size else None
 
     def _again(self) -> Any:
-        """What ``figures`` counts of messages since their replays, counters and standing; null without replays."""
+        """The counts of ``figures`` for messages since their replays, counters and standing; null without replays."""
         if not self.data.events_again.size:
             return None
         counts = (figures.counters_again(self.data.events_again), figures.standing_again(self.data))

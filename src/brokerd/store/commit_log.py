@@ -55,7 +55,8 @@ class Named(Protocol):
 
 
 class Plan(NamedTuple):
-    """What commit decided: each message's durable queues, and the deliveries that are settled (queue, seq, outcome)."""
+    """The decision of a commit: each message's durable queues, and the deliveries that are settled (queue, seq,
+    outcome)."""
 
     messages: Sequence[tuple[int, Sequence[Named]]]
     settlements: Sequence[tuple[Named, int, int]]

@@ -26,7 +26,7 @@ PAGE_OCTETS = 4096          # An acks file is never shorter: the plane takes a s
 
 
 class Compactable(Protocol):
-    """What of plane.Queue is used here."""
+    """The part of plane.Queue that this module uses."""
 
     directory: str
     copying: bool

@@ -132,7 +132,7 @@ class DefinitionsLog:
             self._rewrite = None
 
     def fileno(self) -> int:
-        """What the group commit syncs; it duplicates it, since ``compact`` changes it."""
+        """The descriptor that the group commit syncs; it duplicates it, since ``compact`` changes it."""
         return self._fd
 
     def close(self) -> None:

@@ -115,7 +115,7 @@ class Disk:
         return os.path.lexists(path)
 
     def stamp(self, path: str) -> Stamp | None:
-        """What tells one state of a file from the next: inode, octets, time of the last change (ns).  None: it is
+        """A mark that differs between two states of a file: inode, octets, time of the last change (ns).  None: it is
         missing.  Raises OSError."""
         try:
             figures = os.lstat(path)

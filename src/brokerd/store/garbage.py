@@ -91,4 +91,4 @@ def remove_tree(path: str) -> None:
 
 
 def _heard(error: BaseException | None) -> None:
-    """What could not be removed is tried again at the next start."""
+    """The next start tries again to remove files that could not be removed."""

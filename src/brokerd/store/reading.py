@@ -57,7 +57,7 @@ def event_dtype() -> "numpy.dtype":
 
 
 class Records(NamedTuple):
-    """What ``scan_records`` found.
+    """The result of ``scan_records``.
 
     ``headers``: a copy of the records' headers, with dtype ``record_dtype()``.  ``positions`` (int64): where each
     record begins.  ``gaps``: the (from, to) octets in which no record can be found.
@@ -69,7 +69,7 @@ class Records(NamedTuple):
 
 
 class Entries(NamedTuple):
-    """What ``read_entries`` found.
+    """The result of ``read_entries``.
 
     ``entries``: the sound ones, in order, with dtype ``entry_dtype()``.  ``written``: the index behind the last entry
     that is not zero.  ``damaged``: how many were left out because their check was wrong.
@@ -342,7 +342,7 @@ class Link(NamedTuple):
 
 
 class Chain(NamedTuple):
-    """What ``read_chain`` found.
+    """The result of ``read_chain``.
 
     ``begun``: the journal's (ns).  ``links``: the sound ones, up to the first that is not.  ``unsound``: whether there
     is something else than zeros behind them.

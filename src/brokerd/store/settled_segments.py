@@ -47,7 +47,7 @@ class SettledSegment(NamedTuple):
 
 
 class Content(NamedTuple):
-    """What records are in a segment."""
+    """The records of a segment."""
 
     first_seq: int
     last_seq: int

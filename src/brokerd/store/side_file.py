@@ -161,7 +161,7 @@ def encode_consumer_gone(at: int, number: int) -> bytes:
 
 @cache
 def _quoter() -> Callable[[str], str]:
-    """What writes a text as JSON."""
+    """A function that writes a text as JSON."""
     from json.encoder import encode_basestring_ascii  # Few queues have an order journal.
 
     return encode_basestring_ascii

@@ -195,7 +195,7 @@ class GroupCommit:
             self._submit(partial(self._work, files, last), done)
 
     def _work(self, files: Files, last: list[Callback]) -> None:
-        """What the thread does."""
+        """The work of the thread."""
         try:
             self._carry_out(lambda: self._disk.sync_all(files))
             for sync in last:

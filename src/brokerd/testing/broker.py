@@ -150,7 +150,7 @@ class Broker:
         return f"amqp://{self._user}:{self._password}@{host}:{self.port}/{name}"
 
     def log_text(self) -> str:
-        """All that it has logged from start() on, over all crashes; also after stop()."""
+        """Its whole log from start() on, over all crashes; also after stop()."""
         return self._ended_log if self._keeper is None else self._keeper.log_text()
 
     def _fact(self, name: str) -> Any:

@@ -61,7 +61,7 @@ class Timer:
 
 
 class Timers:
-    """All that waits for a time of the clock."""
+    """All timers that wait for a time of the clock."""
 
     __slots__ = ("_clock", "_loop", "waiting")
 
@@ -81,7 +81,7 @@ class Timers:
         timer.handle = self._loop.call_later(max(0.0, (timer.when_ns - self._clock.epoch_ns()) / 1e9), timer.fire)
 
     async def advance(self, ahead_ns: int, settle: Callable[[], Awaitable[object]]) -> None:
-        """Set the clock forward by that much, and fire all that is due on the way, in order.
+        """Set the clock forward by that much, and fire all timers that are due on the way, in order.
 
         ``settle()`` returns when all that a step has caused is done.
         """

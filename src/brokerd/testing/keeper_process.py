@@ -50,7 +50,7 @@ class KeeperProcess:
         return self.owner == os.getpid() and self.process.poll() is None
 
     def log_text(self) -> str:
-        """All that it and its brokers have logged."""
+        """The whole log of it and its brokers."""
         fd = self.log.fileno()
         return os.pread(fd, os.fstat(fd).st_size, 0).decode(errors="replace")
 

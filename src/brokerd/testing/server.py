@@ -188,7 +188,7 @@ class TemporaryServer(Server):
         return {"ahead_ns": self.clock.ahead_ns}
 
     def _look_around(self) -> None:
-        """What the broker does each second: among other things it closes the channels of consumers that have not acked
+        """The broker's work of each second: among other things it closes the channels of consumers that have not acked
         in time, and looks at the disk."""
         try:
             self.node.tick()

@@ -67,7 +67,7 @@ class LogKeeper:
     def _follow(
         self, vhost: "VHost", rewrite: "Rewrite", deletes: int, begun: int, error: BaseException | None
     ) -> None:
-        """What was there at the beginning is on disk."""
+        """The entries that were there at the beginning are on disk."""
         if vhost.deleted or begun != vhost.deletions_begun or error is not None:
             # A queue was without some of its bindings meanwhile, and may have got them back.  There is a next time.
             self._give_up(vhost, rewrite, error)

@@ -36,7 +36,7 @@ class GetsMessages(Protocol):
     left: bool  # whether it has closed
 
     def get(self, queue: plane.Queue, no_ack: bool, /) -> bool:
-        """What plane.Channel.get does."""
+        """Do the same as plane.Channel.get."""
 
 
 class Pull:

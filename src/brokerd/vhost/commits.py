@@ -43,7 +43,7 @@ _Published = tuple[int, int, int]  # connection, channel, publish number
 
 
 class Start(NamedTuple):
-    """What a start gives to ``finish_commits``.
+    """The values that a start gives to ``finish_commits``.
 
     ``suspect``: power was lost.  ``report`` hears of each commit log in one line.  ``sync`` puts all that was written
     on disk.  ``next_number`` gives a connection number that was never used.  Both raise OSError.
@@ -131,7 +131,7 @@ def _place(single: "Decision", decided: "list[Decision]") -> int:
 
 
 class _Again:
-    """What this start stores, and takes out or lets die before."""
+    """The messages that this start stores, and takes out or lets die before."""
 
     def __init__(self, directory: str, start: Start) -> None:
         self._number = start.next_number()

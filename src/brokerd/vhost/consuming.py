@@ -23,7 +23,7 @@ CONSUMER_ARGUMENTS: tuple[tuple[str, Check], ...] = (
 
 
 class Wishes(NamedTuple):
-    """What the arguments of basic.consume ask of the data plane."""
+    """The parts of basic.consume's arguments that concern the data plane."""
 
     priority: int = 0
     timeout_ms: int = -1  # of a delivery; -1: the queue's own

@@ -59,13 +59,13 @@ _TEXT = ("utf-8", "surrogateescape")
 
 
 class Timer(Protocol):
-    """What ``call_at`` returns."""
+    """The result of ``call_at``."""
 
     def cancel(self) -> object: ...
 
 
 CallAt = Callable[[int, Callable[[], object]], Timer]  # ns since the epoch
-Wait = Callable[[Callable[[], object]], object]  # call back when all that is written now is on disk
+Wait = Callable[[Callable[[], object]], object]  # call back when everything that is written now is on disk
 
 
 class Source(Protocol):

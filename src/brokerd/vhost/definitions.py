@@ -30,7 +30,7 @@ _BIND_TAIL = bytes(5)
 
 
 class Replay:
-    """What became of the entries of one log."""
+    """The results of replaying one log."""
 
     __slots__ = ("deleted_queues", "entries", "failed", "undone")
 

@@ -85,7 +85,7 @@ class _Gate(plane.Delay):
 
 
 class _Waiting:
-    """What one exchange holds back."""
+    """The messages that wait in one exchange."""
 
     __slots__ = ("exchange", "gate", "queue")
 

@@ -107,7 +107,7 @@ def auto_delete_queue(vhost: "VHost", queue: "Queue", user: str = "") -> Generat
 
 
 def _finish_deaths(queue: "Queue", most: int) -> bool:
-    """What has died by now is no longer in the queue, and so does not go with it.  False: there is more of it."""
+    """Dead-letter messages that have died by now, so that they do not go with the queue.  False: there are more."""
     return queue.rules.dead_letter is None or queue.finish_deaths(most)
 
 

@@ -156,7 +156,7 @@ class Replies:
         return properties
 
     def rewrite_octets(self, channel: "plane.Channel | None", header: bytes) -> bytes | None:
-        """What ``rewrite`` makes of the properties in the payload of a content header, as octets.
+        """The result of ``rewrite`` for the properties in the payload of a content header, as octets.
 
         None where ``rewrite`` must be asked: no channel, no consumer of answers, or another reply-to.  ``header`` is
         well formed, and has a reply-to but no headers.

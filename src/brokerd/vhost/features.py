@@ -38,7 +38,7 @@ log = getLogger("brokerd")
 
 
 class Timer(Protocol):
-    """What ``Services.call_at`` returns."""
+    """The result of ``Services.call_at``."""
 
     def cancel(self) -> object: ...
 

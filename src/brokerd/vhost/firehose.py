@@ -53,7 +53,7 @@ class Firehose:
         queue.reports_deliveries = self.on
 
     def participant(self) -> "ShownPublish":
-        """What takes part in a publish while the firehose is on."""
+        """The participant in each publish while the firehose is on."""
         return ShownPublish(self)
 
     def published(self, message: "plane.Message", channel: "plane.Channel", queues: "tuple[Queue, ...]") -> None:

@@ -28,7 +28,7 @@ DEFAULT_VHOST = "/"  # what a file that is not there yet begins with
 
 
 class Row(NamedTuple):
-    """What vhosts.json says of a vhost."""
+    """A vhost's row in vhosts.json."""
 
     limits: dict[str, int]
     tracing: bool

@@ -189,7 +189,7 @@ def _finish(vhost: "VHost", path: str, start: "Start") -> None:
 
 
 def _read(path: str, disk: "Disk") -> dict[str, Any]:
-    """What the file says.  Raises StoreError, OSError."""
+    """The contents of the file.  Raises StoreError, OSError."""
     said = json_file.read(path, disk)
     if isinstance(said, dict) and isinstance(said.get("version"), int) and said["version"] > VERSION:
         raise StoreError(f"{path} has version {said['version']}: written by a later brokerd; this one knows up to "

@@ -74,7 +74,7 @@ def resolve(
 def resolve_again(
     access: "Access", exchange: bytes, routing_key: bytes, header: bytes, channel: "plane.Channel | None" = None
 ) -> plane.Answer:
-    """What ``resolve`` answers, sooner for a request with a direct reply-to: only the name in it is the channel's own.
+    """The answer of ``resolve``, sooner for a request with a direct reply-to: only the name in it is the channel's own.
 
     ``header`` is well formed.  Where a publish without properties goes is remembered in ``access.known`` until a change
     of permissions, exchanges, queues or bindings; None: it depends on more than exchange and routing key.
@@ -380,7 +380,7 @@ def _matters(header: bytes) -> bool:
 
 
 class _Checked:
-    """What the properties of one message say of its way.  Raises PreconditionFailed, in RabbitMQ's order.
+    """The properties of one message that decide about its way.  Raises PreconditionFailed, in RabbitMQ's order.
 
     ``rewritten``: the properties, if their reply-to was rewritten; None: the properties are as they came.
     """
