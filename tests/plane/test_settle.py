@@ -6,7 +6,7 @@ import struct
 import weakref
 
 import pytest
-from tests.plane.harness import ack, consume, frame, nack, publish, reject
+from tests.plane.harness import ack, consume, frame, nack, publish, read, reject
 
 from brokerd import plane
 
@@ -395,3 +395,18 @@ def test_a_full_segment_says_so_in_its_file_and_that_it_is_on_disk_once_it_is(be
     assert sealed() == [1, 1, 0]
     bench.core.end_sync()
     assert sealed() == [2, 2, 0]
+
+
+@pytest.mark.parametrize("settled", [0, 1, 5, 15, 16, 17, 31, 33])
+def test_deliveries_keep_their_tags_where_there_are_ever_more_of_them(bench, settled):
+    queue, publisher, connection = bench.queue(), bench.connection(1), bench.connection(1)
+    consume(connection.channels[1], queue)
+    publisher.feed(b"".join(publish(1, b"%d" % number) for number in range(settled)))
+    bench.turns()
+    connection.feed(ack(1, 0, multiple=True) if settled else b"")
+    publisher.feed(b"".join(publish(1, b"%d" % number) for number in range(settled, settled + 150)))
+    bench.turns()
+    bodies = {one.tag: one.body for one in connection.delivered()}
+    assert bodies == {tag: b"%d" % (tag - 1) for tag in range(1, settled + 151)}
+    connection.channels[1].close()
+    assert [one.body for one in read(bench, queue)] == [b"%d" % number for number in range(settled, settled + 150)]
