@@ -38,7 +38,7 @@ class Blocked(Protocol):
 
 
 class Alarms:
-    """The alarms of one broker, and all that waits for their end (``blocked``)."""
+    """The alarms of one broker, and the connections that wait for their end (``blocked``)."""
 
     __slots__ = (
         "_core", "_disk_full", "_free_disk", "_freed", "_has_room", "_make_room", "_memory_octets", "_raised",

@@ -47,7 +47,7 @@ def asks_for_help(error: click.UsageError) -> bool:
 
 
 def _refuse(error: click.UsageError, program: str) -> None:
-    """Print what is wrong, and raise Exit.  If the user asked for help, raise ``error`` instead: click prints it."""
+    """Print the fault, and raise Exit.  If the user asked for help, raise ``error`` instead: click prints it."""
     if asks_for_help(error):
         raise error
     click.echo(f"{program}: {usage_line(error, program)}", err=True)
@@ -55,7 +55,7 @@ def _refuse(error: click.UsageError, program: str) -> None:
 
 
 class OneLineCommand(click.Command):
-    """A command whose usage errors are one line."""
+    """A command with usage errors of one line."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: click.Context | None = None,
                      **extra: Any) -> click.Context:
@@ -75,4 +75,4 @@ class OneLineCommand(click.Command):
 
 
 class OneLineGroup(OneLineCommand, click.Group):
-    """A group whose usage errors, and those of its commands, are one line."""
+    """A group with usage errors of one line, as those of its commands."""

@@ -50,7 +50,7 @@ class Memory(Protocol):
 
     @property
     def excess_octets(self) -> int:
-        """More than what is used while memory is not scarce."""
+        """The memory in use above the limit at which it is scarce."""
 
     def note_freed(self, octets: int) -> None:
         """So much was given up."""

@@ -187,7 +187,7 @@ class Node:
         log.error("%s: damaged at %d: %d octets skipped, %s", path, position, octets, what)
 
     def _lost(self, queue: "Queue") -> None:
-        """End the service of a queue, pages of whose files are lost."""
+        """End the service of a queue with lost pages in its files."""
         log.critical("%s is out of service: its files in %s were cut off, or cannot be read or written; what is not "
                      "confirmed is refused; the next start recovers what is left", queue, queue.directory)
 
@@ -250,7 +250,7 @@ class Node:
         return self.open_vhost(name)
 
     def mark_deleted(self, vhost: VHost) -> None:
-        """Say in the vhost's folder that what is in there is deleted.  Raises OSError."""
+        """Say in the vhost's folder that its contents are deleted.  Raises OSError."""
         mark_deleted(vhost.directory, self.disk)
 
     def tell(self, name: str, fields: dict[str, Any], user: str = "") -> None:
@@ -352,7 +352,7 @@ class Node:
         self.upkeep.garbage.discard(vhost.directory)
 
     def delete_user(self, name: str) -> None:
-        """Forget what was granted to a user, then the user; close the connections.  Raises NotFound, OSError."""
+        """Forget a user's permissions, then the user; close the connections.  Raises NotFound, OSError."""
         self.users.get(name)
         for file in (self.permissions, self.permissions.topics, self.users):
             file.check_unedited()
@@ -433,7 +433,7 @@ class Node:
             )
 
     def _permission_changed(self, user: str, vhost_name: str) -> None:
-        """The user's connections forget what they were allowed."""
+        """The user's connections forget their rights."""
         vhost = self.vhosts.get(vhost_name)
         if vhost is not None and user in vhost.accesses:
             vhost.accesses[user].permission_changed()
@@ -517,7 +517,7 @@ class Node:
         self.core.turn()
 
     def check_queues(self) -> None:
-        """In tests: every count of every queue agrees with what it counts.  Raises AssertionError."""
+        """In tests: every count of every queue is right.  Raises AssertionError."""
         for vhost in self.vhosts.values():
             for queue in vhost.queues.values():
                 queue.check()

@@ -65,7 +65,7 @@ def recount(summaries: list[Summary], findings: Findings, options: Options) -> d
 
 
 def is_whole(queue: QueueFiles, summaries: list[Summary]) -> bool:
-    """Whether the files have all that happened since the queue was declared."""
+    """Whether the files have the queue's whole life."""
     numbers = [s.numbers.first for s in summaries if s.records]
     return not queue.removed and min(numbers, default=1) == 1 and not any(s.uncovered or s.gaps for s in summaries)
 

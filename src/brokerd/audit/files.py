@@ -199,7 +199,7 @@ class Source:
 
 
 def open_source(path: str) -> Source:
-    """The source at ``path``; reads only names.  Raises AuditError, one line that says what is wrong."""
+    """The source at ``path``; reads only names.  Raises AuditError, one line with the reason."""
     if not path.startswith("s3://"):
         path = os.path.abspath(path)
     source = Source(path)

@@ -16,7 +16,7 @@ OUTSIDE = "keeps the time {kept}, which does not lie between the journal's begin
 
 
 def contradictions(events: np.ndarray, begun: int) -> list[tuple[int, str]]:
-    """(index, what is wrong) of each mark with a time that cannot be its own.  ``events``: the sound ones, marks
+    """(index, fault) of each mark with a time that cannot be its own.  ``events``: the sound ones, marks
     included, in the order of the file."""
     found = []
     for index in np.flatnonzero(events["type"] == layout.STARTED).tolist():

@@ -45,7 +45,7 @@ def unplaced(octets: bytes, records: Records, sound: np.ndarray) -> np.ndarray:
 
 def _wrong(records: Records, journal: Journal, *,
            whole: bool) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, str]]:
-    """(indices, events, places, what is wrong)"""
+    """(indices, events, places, fault)"""
     aside, places = journal.aside, journal.aside_places
     if whole:
         seq = records.headers["seq"]

@@ -20,7 +20,7 @@ MISSING = "signatures need the Python package cryptography, which the extra brok
 
 
 class Signer:
-    """The private key of a file.  Raises AuditError, one line that says what is wrong with it."""
+    """The private key of a file.  Raises AuditError, one line with the reason."""
 
     __slots__ = ("_key",)
 

@@ -27,5 +27,5 @@ def never_delivered(data: SegmentData, life: Lives) -> np.ndarray:
 
 
 def last_delivered(life: Lives) -> int:
-    """The highest number of a message whose first delivery is known; 0: there is none."""
+    """The highest number of a message with a known first delivery; 0: none."""
     return int(life.seq[life.first_sure].max(initial=0))

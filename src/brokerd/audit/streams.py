@@ -98,7 +98,7 @@ def _holes(ordered: list[Summary]) -> list[tuple[int, str]]:
 
 
 def kept(octets: bytes) -> tuple[list[Kept], list[str]]:
-    """The slots in use, and what is wrong with the file."""
+    """The slots in use, and the faults of the file."""
     size = layout.READERS_SLOT * layout.READERS_SLOTS
     if len(octets) < layout.READERS_HEADER.size or not any(octets[: layout.READERS_HEADER.size]):
         return [], []  # It was not written to the end before power was lost: a start makes it anew.

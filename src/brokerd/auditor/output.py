@@ -62,7 +62,7 @@ def disagreements(ours: Sequence[dict[str, Any]], theirs: Sequence[dict[str, Any
 
 
 def _comparable(row: dict[str, Any], what: str) -> Any:
-    """Engine b finds all that a rule finds, and engine a names the culprits among these."""
+    """Engine b finds everything that a rule finds, and engine a names the culprits among these."""
     return row.get("by_rule", row[what]) if what == "found" else row[what]
 
 

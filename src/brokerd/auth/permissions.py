@@ -157,19 +157,19 @@ class Entries(Generic[Entry]):
             self.changed(gone=keys).do()
 
     def forget_user(self, user: str) -> None:
-        """Remove all that was granted to a user who is deleted."""
+        """Remove all permissions of a user who is deleted."""
         self.remove(self.keys_of_user(user))
 
     def keys_of_user(self, user: str) -> list[tuple[str, ...]]:
-        """The keys of all that was granted to a user."""
+        """The keys of all permissions of a user."""
         return [key for key in self._by_key if key[0] == user]
 
     def forget_vhost(self, vhost: str) -> None:
-        """Remove all that was granted in a vhost that is deleted."""
+        """Remove all permissions in a vhost that is deleted."""
         self.remove(self.keys_of_vhost(vhost))
 
     def keys_of_vhost(self, vhost: str) -> list[tuple[str, ...]]:
-        """The keys of all that was granted in a vhost."""
+        """The keys of all permissions in a vhost."""
         return [key for key in self._by_key if key[1] == vhost]
 
     def _made(self, number: int, values: dict[str, Any]) -> Entry:

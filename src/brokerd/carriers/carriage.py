@@ -45,7 +45,7 @@ class Carriage:
         destination.on_blocked = self._on_blocked
 
     async def run(self) -> None:
-        """Carry until the relay has all that it is to carry.  Raises ClientError when a connection ends."""
+        """Carry until the relay has carried everything.  Raises ClientError when a connection ends."""
         ends = (self.source, self.destination)
         for end in ends:
             end.closed.add_done_callback(self._on_closed)

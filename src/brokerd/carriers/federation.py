@@ -54,7 +54,7 @@ class FederationLink(Link):
         self.become(states.BLOCKED if reason else states.RUNNING, reason)
 
     def _rewrite(self, cluster: str, kind: str, name: str, max_hops: int | None) -> "Rewrite":
-        """Put a table in front of x-received-from; drop what has passed too many brokers, or this one."""
+        """Put a table in front of x-received-from; drop a message that has passed too many brokers, or this one."""
         vhost, broker = self.spec.key.vhost, self.around.broker
         trusts = self.definition.trust_user_id
         entry = {"uri": self.state.source_uri, kind: name, "cluster-name": cluster, "vhost": self._upstream_vhost}
@@ -160,7 +160,7 @@ class QueueLink(FederationLink):
 
 
 class ExchangeLink(FederationLink):
-    """A federated exchange: it gets what is published to its upstream and matches the bindings here."""
+    """A federated exchange: it gets messages of its upstream that match the bindings here."""
 
     def __init__(self, spec: Spec, around: Surroundings) -> None:
         super().__init__(spec, around)
@@ -309,7 +309,7 @@ class ExchangeLink(FederationLink):
             source.fail(error)  # The exchange has gone, or may not be bound: the channel is closed.
 
     async def clean_up(self) -> None:
-        """The link goes for good: so does what it made at the upstream."""
+        """The link ends for good: remove its queue and exchange at the upstream."""
         await self.stop()
         if self.definition.resource_cleanup_mode == "never":
             return

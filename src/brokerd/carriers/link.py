@@ -55,11 +55,11 @@ class Surroundings(NamedTuple):
 
 
 class Finished(Exception):
-    """The link has done all that it was made for."""
+    """The link has done all its work."""
 
 
 class Link:
-    """One link.  ``state`` is current but for what the relay counts: see ``look``."""
+    """One link.  ``state`` is current, except the relay's counters: see ``look``."""
 
     reconnect_delay = 5.0
 
@@ -209,7 +209,7 @@ class Link:
 
 @contextmanager
 def telling(side: str) -> Iterator[None]:
-    """Say which side it is whose broker refuses something."""
+    """Say on which side the broker refuses something."""
     try:
         yield
     except ClientError as error:

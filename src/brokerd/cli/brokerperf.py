@@ -31,7 +31,7 @@ class Uri(click.ParamType):
     name = "uri"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Address:
-        """Read the URI, or fail with what is wrong with it."""
+        """Read the URI, or fail with its fault."""
         if isinstance(value, Address):
             return value
         try:

@@ -322,7 +322,7 @@ class Client:
                 self._socket.sendall(method(0, CONNECTION_CLOSE, struct.pack(">H", 200) + shortstr("done") + bytes(4)))
 
     def leave(self, until: float) -> None:
-        """Drop what still comes before the answer to connection.close, and close the socket.
+        """Drop octets that still come before the answer to connection.close, and close the socket.
 
         A socket that is closed with octets unread takes from the broker what was sent last.
         """

@@ -73,7 +73,7 @@ class Teller:
         sys.stderr.flush()
 
     def _clear(self) -> None:
-        """Take away what is drawn, and leave the cursor where the bar began."""
+        """Clear the drawing, and leave the cursor where the bar began."""
         if not self._drawn:
             return
         if self._moves:

@@ -102,7 +102,7 @@ class Watch:
             self._tell(now)
 
     def finish(self) -> None:
-        """Tell what came after the last sample, and how all durations were spread."""
+        """Tell the figures after the last sample, and how all durations were spread."""
         now = time.monotonic()
         self._tell(now)
         for name, histograms in self._spreads().items():

@@ -59,7 +59,7 @@ class DelayedExchange(Exchange):
 
     @property
     def key_decides(self) -> bool:  # type: ignore[override]
-        """As the inner type: what is not delayed, or is due, goes as its bindings say."""
+        """As the inner type: its bindings route messages that are not delayed, or are due."""
         return self._inner.key_decides
 
     @property

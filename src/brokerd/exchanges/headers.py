@@ -137,7 +137,7 @@ class _Asks:
 
 
 def _compound(octets: bytes) -> bytes:
-    """Octets for a table, array or decimal, given with its kind: the same for all that are equal."""
+    """Octets for a table, array or decimal, given with its kind: the same for equal ones."""
     table, _ = decode_table(encode_longstr(b"\0" + octets))
     return octets[:1] + encode_longstr(canonical(table[""]))
 

@@ -74,7 +74,7 @@ class ShovelDefinition:
 
 @dataclass(frozen=True, slots=True)
 class UpstreamDefinition:
-    """An upstream: another broker whose exchanges or queues are federated here."""
+    """An upstream: another broker with exchanges or queues that are federated here."""
 
     uri: tuple[str, ...]
     exchange: str | None = None  # None: the name of the federated exchange

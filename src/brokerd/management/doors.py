@@ -40,7 +40,7 @@ class Doors:
         self._path = ""
 
     async def open(self) -> list[tuple[str, str]]:
-        """Listen; return each address, and what is spoken there.  Raises ListenError, ConfigError."""
+        """Listen; return each address, and its protocol.  Raises ListenError, ConfigError."""
         settings, found = self._settings, []
         if settings["port"]:
             plain = await listeners.listen(self._loop, self._make, settings["bind"], settings["port"])

@@ -139,7 +139,7 @@ class Logins:
         return await self._authenticate(name, password, address), mark
 
     def open(self, login: Login, mark: str) -> tuple[str, dict[str, Any]]:
-        """A new session's cookie, and what it holds."""
+        """A new session's cookie, and its contents."""
         end = int(time.time()) + SESSION_SECONDS
         session = {"u": login.user, "e": end if login.expires is None else min(end, login.expires),
                    "c": os.urandom(16).hex(), "m": mark}  # fmt: skip

@@ -37,7 +37,7 @@ class Family(NamedTuple):
 
 
 class Carried:
-    """Counters that may fall because a part of their sum has gone: what they had lost is added again."""
+    """Counters that may fall because a part of their sum has gone: the lost part is added again."""
 
     __slots__ = ("_last", "_lost")
 

@@ -189,7 +189,7 @@ async def _fetch(address: str, oauth: dict[str, Any], form: bytes | None = None)
 
 
 def _check_safe(address: str) -> None:
-    """Check that what goes there, or comes from there, cannot be read on the way.  Raises Failed."""
+    """Check that octets to and from there cannot be read on the way.  Raises Failed."""
     try:
         parts = urlsplit(address)
         host = parts.hostname

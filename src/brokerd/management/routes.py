@@ -27,7 +27,7 @@ class Routes:
     __slots__ = ("_top",)
 
     def __init__(self, rows: Iterable[tuple[str, str, Any]]) -> None:
-        """Each row: method, pattern, what stands there."""
+        """Each row: method, pattern, answer."""
         self._top = _Place()
         for method, pattern, target in rows:
             place, names = self._top, []

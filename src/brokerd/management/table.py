@@ -5,6 +5,6 @@ from brokerd.management.app import Route
 
 
 def all_routes() -> list[tuple[str, str, Route]]:
-    """Method, pattern, and what stands there."""
+    """Method, pattern, and answer."""
     return [*v2.routes(), *stream_events.routes(), *metrics.routes(), *rabbit.routes(), *oauth.routes(),
             *pages.routes()]  # fmt: skip

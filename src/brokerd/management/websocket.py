@@ -46,7 +46,7 @@ def protocol_class(room: "Room") -> type[WSProtocol]:
             super().connection_lost(exc)
 
         def handle_message(self, event: Any) -> None:
-            """Pass on what has come of a message."""
+            """Pass on the part of a message that has come."""
             if isinstance(event, BytesMessage):
                 self.queue.put_nowait({"type": "websocket.receive", "bytes": bytes(event.data)})
             else:

@@ -110,7 +110,7 @@ def file_changes(node: "Node", plan: Callable[[], Iterable["Change"]], then: Cal
 
 
 def in_pieces(work: Iterable[None]) -> Steps:
-    """Work whose yields are places where others may have their turn."""
+    """Work with yields at which others may have their turn."""
     pace = Pace()
     for _ in work:
         if pace.is_over():

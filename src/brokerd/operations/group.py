@@ -390,7 +390,7 @@ class GroupBrowsed(TypedDict):
 
 
 class Browsing:
-    """The job that shows what waits in a group, in its order.  Raises OperationError (404, 409), AMQPError."""
+    """The job that shows the messages that wait in a group, in order.  Raises OperationError (404, 409), AMQPError."""
 
     def __init__(self, node: "Node", who: Who, request: GroupBrowseRequest) -> None:
         from brokerd.operations.messages import queue_of

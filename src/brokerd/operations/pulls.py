@@ -36,7 +36,7 @@ _TEXT = ("utf-8", "surrogateescape")
 
 
 class _Output:
-    """The transport of a connection without a socket: keeps what is written."""
+    """The transport of a connection without a socket: keeps the written octets."""
 
     def __init__(self) -> None:
         self.octets = b""
@@ -231,7 +231,7 @@ class Pulls:
         self._return_overdue()
 
     def _return_overdue(self) -> None:
-        """Return messages whose time is over; where these are many, the rest in the next call."""
+        """Return messages when their time is over; if these are many, the rest in the next call."""
         now, some = self._monotonic(), 0
         while self._looks and self._looks[0][0] <= now and some < RETURNED_AT_ONCE:
             when, name = heappop(self._looks)
@@ -250,7 +250,7 @@ class Pulls:
             self._wake_at(self._looks[0][0])
 
     def tick(self) -> None:
-        """Return messages whose time is over, and forget what is not needed any more."""
+        """Return messages when their time is over, and forget attempts and receipts that are not needed any more."""
         now = self._monotonic()
         self._return_overdue()
         for key in [key for key, (until, _) in self._attempts.items() if until <= now or key[0].deleted]:

@@ -98,7 +98,7 @@ class _Redrive:
         return {"messages": len(seqs), "seqs": seqs, "undo": undo, "left": self._left, "reasons": self._reasons}
 
     def _take(self, row: "plane.Row", change: Change | None) -> bool:
-        """Whether the message is one of those that were asked for; it may stay for all that."""
+        """Whether the message was asked for; it may stay all the same."""
         if not self._matches(row):
             return False
         try:
@@ -188,7 +188,7 @@ def _target(access: "Access", queue: "Queue", name: str) -> "Queue":
 def _way(
     node: "Node", access: "Access", queue: "Queue", row: "plane.Row", request: Any
 ) -> "tuple[Queue, Letter]":
-    """Where the message died first, and what it was there.  Raises Stays."""
+    """The queue in which the message died first, and the message as it was there.  Raises Stays."""
     from brokerd.errors import AMQPError
 
     name = request.to or (read_properties(row[5]).headers or {}).get(FIRST_QUEUE)

@@ -118,7 +118,7 @@ class Change:
         return Outcome(self._done, undo)
 
     def abandon(self) -> None:
-        """Return what is not done to its place, and forget the rest.  Never fails."""
+        """Return unfinished messages to their places, and forget the rest.  Never fails."""
         self._log.remove()
         self._undo.remove()
         for step in self._steps[self._open :]:
@@ -222,7 +222,7 @@ class Change:
     # --- what comes behind
 
     def _settle_down(self) -> Steps:
-        """Have everything on disk, and remove the log, whose decision would else be carried out again."""
+        """Have everything on disk, and remove the log; otherwise a start would carry out its decision again."""
         node, vhost = self._node, self._vhost
         yield Wait(partial(_wait, node, vhost.log))
         if any(step.taken is not None for step in self._steps):

@@ -114,7 +114,7 @@ def set_password(node: "Node", who: Who, name: str, password: str) -> Lasting:
 
 
 def delete(node: "Node", who: Who, name: str) -> Lasting:
-    """The job that deletes a user, with what was granted to it.  Raises OperationError (404)."""
+    """The job that deletes a user, with its permissions.  Raises OperationError (404)."""
     find_user(node, name)
     if who.user == name:
         raise OperationError(f"user '{name}' cannot delete itself", 400)

@@ -384,7 +384,7 @@ class Queue(plane.Queue):
             self.set_rules(**{name: value for name, value in plane_rules(rules).items() if name.startswith("retain_")})
 
     def _deduplicate(self, rule: "DeduplicationRule | None") -> None:
-        """Put another rule in force; without one what is known is forgotten."""
+        """Put another rule in force; without one the queue forgets its keys."""
         known = self.deduplication
         if rule is None:
             if known is not None:
@@ -453,7 +453,7 @@ class Queue(plane.Queue):
             raise self.locked()
 
     def check_in_service(self) -> None:
-        """Refuse a queue of whose files pages are lost (404, as RabbitMQ refuses a queue whose node is down)."""
+        """Refuse a queue with lost pages in its files (404, as RabbitMQ refuses a queue whose node is down)."""
         if self.lost:
             raise NotFound(f"{self} is out of service: its files were cut off, or cannot be read or written. The "
                            "broker's next start recovers what is left")

@@ -154,7 +154,7 @@ class TemporaryServer(Server):
             self.node.upkeep.apply_policies(vhost)
 
     async def delete_vhost(self, name: str) -> None:
-        """Close the vhost's connections, and delete it with all that it holds."""
+        """Close the vhost's connections, and delete it with its queues and messages."""
         from brokerd.operations.rows import LOCAL
         from brokerd.operations.vhost_end import delete
 
