@@ -64,6 +64,7 @@ interface ChannelRow {
   confirm: boolean;
   transactional: boolean;
   messages_unacknowledged: number;
+  messages_unconfirmed: number;
   message_stats?: Record<string, number>;
 }
 
@@ -84,6 +85,12 @@ export function Channels() {
           { label: "Unacked", sort: "messages_unacknowledged", right: true, cell: (row) => count(row.messages_unacknowledged) },
           { label: "Published", sort: "message_stats.publish_details.rate", right: true, wide: true,
             cell: (row) => rate(rateOf(row, "publish")) },
+          { label: "Unconfirmed", sort: "messages_unconfirmed", right: true, wide: true,
+            cell: (row) => (row.confirm ? count(row.messages_unconfirmed) : "–") },
+          { label: "Delivered", sort: "message_stats.deliver_get_details.rate", right: true, wide: true,
+            cell: (row) => rate(rateOf(row, "deliver_get")) },
+          { label: "Acked", sort: "message_stats.ack_details.rate", right: true, wide: true,
+            cell: (row) => rate(rateOf(row, "ack")) },
         ]} />
     </>
   );

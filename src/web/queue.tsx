@@ -4,6 +4,7 @@ import { useState } from "preact/hooks";
 import { inPath, perform, type Refusal, useAsked, useOperation } from "./api.ts";
 import { Bindings } from "./bindings.tsx";
 import { count, octets, plural, rate } from "./format.ts";
+import { HeldMessages } from "./held.tsx";
 import { Groups } from "./groups.tsx";
 import { Messages, PublishButton } from "./messages.tsx";
 import { Arguments, change, DangerButton, Facts, Failed, FormButton, say, Tag, To } from "./parts.tsx";
@@ -72,6 +73,8 @@ export function Queue({ vhost, name }: { vhost: string; name: string }) {
         </div>
       )}
       {ordering && <Consumers ordering={ordering} />}
+      <HeldMessages vhost={vhost} queue={name} unacked={row.messages_unacknowledged}
+        trace={row.durable && row.type !== "stream" ? setTraced : null} />
       <div class="grid">
         <Rules row={row} />
         <Bindings title="Bindings" path={`${path}/bindings`} vhost={vhost} destination={{ type: "queue", name }} />

@@ -37,6 +37,26 @@ def test_pages_filters_and_columns_work_as_keda_asks(filled):
     assert found[0] == {"name": "q2", "message_stats": {"publish_details": {"rate": 0.0}}}
 
 
+def test_of_what_clients_hold_the_unacked_list_and_the_channel_tell(shared):
+    channel = connect(shared).channel()
+    channel.queue_declare("held")
+    channel.confirm_delivery()
+    for _ in range(3):
+        channel.basic_publish("", "held", b"x")
+    channel.basic_consume("held", lambda *_: None, consumer_tag="me")
+    channel.connection.process_data_events(0)
+    rows = shared.http.get("/api/queues/%2F/held/unacked")
+    assert [(row["delivery_tag"], row["consumer_tag"], row["seq"]) for row in rows] == [
+        (1, "me", 1), (2, "me", 2), (3, "me", 3)]
+    assert rows[0]["unacked_for_seconds"] >= 0
+    shown = shared.http.get(f"/api/channels/{rows[0]['channel_name'].replace(' ', '%20')}")
+    assert (shown["messages_unacknowledged"], shown["messages_unconfirmed"]) == (3, 0)
+    assert {name: count for name, count in shown["message_stats"].items() if not name.endswith("_details")} == {
+        "publish": 3, "confirm": 3, "deliver": 3, "get": 0, "deliver_get": 3, "ack": 0}
+    assert shown["message_stats"]["deliver_get_details"] == {"rate": 0.0}
+    channel.connection.close()
+
+
 def test_a_consumer_is_shown_with_its_channel(filled):
     (consumer,) = filled.http.get("/api/consumers/%2F")
     assert (consumer["consumer_tag"], consumer["queue"]) == ("me", {"name": "q2", "vhost": "/"})

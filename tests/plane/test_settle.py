@@ -52,6 +52,35 @@ def test_a_multiple_ack_of_tag_0_settles_all(queue, connection, channel):
     assert not connection.errors
 
 
+def test_a_channel_tells_what_its_client_holds_of_a_queue_and_since_when(bench, queue, connection, channel):
+    connection.feed(ack(2, 1) + nack(2, 2))
+    other = bench.queue()
+    bench.turns()
+    tag, held = channel.held(queue, 0, 4)
+    (consumer,) = channel.consumers.values()
+    assert tag == 7
+    assert [(one[0], one[1], one[2], one[4]) for one in held] == [
+        (3, 3, consumer, 0), (4, 4, consumer, 0), (5, 5, consumer, 0), (6, 6, consumer, 0)]
+    tag, held = channel.held(queue, tag, 100)
+    assert tag == 12
+    assert [(one[0], one[1], one[4]) for one in held] == [(7, 7, 0), (8, 8, 0), (9, 9, 0), (10, 10, 0), (11, 2, 1)]
+    assert channel.held(other, 0, 100)[1] == []
+    assert [one[3] for one in held] == [one[3] for one in channel.held(queue, tag - 5, 100)[1]]
+    assert channel.figures == {"publish": 0, "confirm": 0, "deliver": 11, "get": 0, "deliver_get": 11, "ack": 1}
+    channel.close()
+    assert channel.held(queue, 0, 100)[1] == []
+
+
+def test_a_channel_counts_what_is_not_confirmed_yet(bench, queue, connection):
+    channel = connection.channels[1]
+    connection.feed(publish(1, b"before"))
+    channel.select_confirm()
+    connection.feed(publish(1, b"1", persistent=True) + publish(1, b"2", persistent=True))
+    assert (channel.unconfirmed, channel.figures["publish"], channel.figures["confirm"]) == (2, 3, 0)
+    bench.sync()
+    assert (channel.unconfirmed, channel.figures["confirm"]) == (0, 2)
+
+
 @pytest.mark.parametrize("octets", [
     ack(2, 0), reject(2, 0), nack(2, 0), ack(2, 11), ack(2, 11, multiple=True), nack(2, 12), reject(2, 1 << 63),
     ack(2, (1 << 64) - 1, multiple=True), ack(2, 1 << 32 | 1),

@@ -286,8 +286,11 @@ CONNECTIONS = (
 CHANNELS = (
     _Column("channel_consumers", "gauge", "consumer_count", "Consumers."),
     _Column("channel_messages_unacked", "gauge", "messages_unacknowledged", "Messages delivered and not acked."),
+    _Column("channel_messages_unconfirmed", "gauge", "messages_unconfirmed", "Messages published, not confirmed yet."),
     _Column("channel_prefetch", "gauge", "prefetch_count", "Prefetch of each consumer."),
     _Column("channel_messages_published_total", "counter", "publishes", "Messages published."),
+    _Column("channel_messages_confirmed_total", "counter", "message_stats.confirm", "Publishes confirmed."),
+    _Column("channel_messages_acked_total", "counter", "message_stats.ack", "Messages acked."),
 )
 
 

@@ -7,10 +7,12 @@ from starlette.responses import Response
 
 from brokerd.management.answers import BadRequest, as_json
 from brokerd.management.app import Call, Route
+from brokerd.management.lists import list_here
 from brokerd.management.rabbit_change import required, table_of
 
 ACKMODES = ("ack_requeue_true", "ack_requeue_false", "reject_requeue_true", "reject_requeue_false")
 ALIVENESS_QUEUE = "aliveness-test"
+UNACKED_MAX = 10_000
 SHOWN = ("payload_bytes", "redelivered", "exchange", "routing_key", "message_count", "properties", "payload",
          "payload_encoding")  # fmt: skip
 
@@ -21,6 +23,7 @@ def routes() -> list[tuple[str, str, Route]]:
         ("POST", "/api/exchanges/{vhost}/{exchange}/publish", Route(_publish)),
         ("POST", "/api/queues/{vhost}/{queue}/get", Route(_get)),
         ("POST", "/api/queues/{vhost}/{queue}/stream", Route(_read)),
+        ("GET", "/api/queues/{vhost}/{queue}/unacked", Route(_unacked)),
         ("GET", "/api/aliveness-test/{vhost}", Route(_aliveness)),
     ]
 
@@ -58,6 +61,19 @@ def _count(body: dict[str, Any], name: str, default: int) -> Any:
     if isinstance(value, str) and value.isdecimal() and value.isascii() and len(value) < 12:
         return int(value)
     return value
+
+
+async def _unacked(call: Call) -> Response:
+    """As LavinMQ lists what clients hold, with the number of each message besides."""
+    found = await call.ask("message unacked", **call.values, count=UNACKED_MAX)
+    return as_json(list_here(call, [
+        {
+            "delivery_tag": row["delivery_tag"], "consumer_tag": row["consumer_tag"] or "",
+            "unacked_for_seconds": row["held_ms"] / 1000, "seq": row["seq"],
+            "channel_name": f"{row['connection_name']} ({row['channel']})" if row["connection_name"] else "",
+        }
+        for row in found["items"]
+    ]))  # fmt: skip
 
 
 async def _read(call: Call) -> Response:

@@ -96,7 +96,7 @@ class Shapes:
 
     def channel(self, row: dict[str, Any]) -> dict[str, Any]:
         """A channel."""
-        counters = {"publish": row.get("publishes", 0)}
+        counters = row["message_stats"]
         rates = self.samples.rates_of(("channel", row["connection"], row["number"]), counters)
         host, _, port = row["connection_name"].rpartition(":")
         return {
@@ -105,7 +105,6 @@ class Shapes:
             "user_who_performed_action": row["user"],
             "acks_uncommitted": 0,
             "messages_uncommitted": 0,
-            "messages_unconfirmed": 0,
             "message_stats": with_rates(counters, rates),
             "connection_details": {"name": row["connection_name"], "peer_host": host.strip("[]"),
                                    "peer_port": int(port) if port.isdecimal() else 0},

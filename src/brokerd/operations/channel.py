@@ -27,7 +27,9 @@ class ChannelRow(TypedDict):
     confirm: bool
     transactional: bool
     messages_unacknowledged: int
+    messages_unconfirmed: int  # published in confirm mode, and not confirmed yet
     publishes: int  # since the channel number was first opened
+    message_stats: dict[str, int]  # counters: publish, confirm, deliver, get, deliver_get, ack
 
 
 # --- channel list

@@ -157,7 +157,9 @@ def channel(thing: Any) -> dict[str, Any]:
         "confirm": thing.confirm,
         "transactional": thing.tx,
         "messages_unacknowledged": thing.unacked,
+        "messages_unconfirmed": thing.unconfirmed,
         "publishes": thing.publishes,
+        "message_stats": thing.figures,
     }
 
 

@@ -12,6 +12,47 @@ if TYPE_CHECKING:
     from brokerd.operations.jobs import Job
 
 
+# --- message unacked
+
+
+@request
+class UnackedRequest:
+    queue: Annotated[str, Field("The queue's name.", argument=True)]
+    vhost: Annotated[str, Field("Vhost of the queue.")] = "/"
+    consumer: Annotated[str, Field("Only what the consumers with this tag hold.")] = ""
+    connection: Annotated[str, Field("Only what the connection with this name or number holds.")] = ""
+    count: Annotated[int, Field("How many messages at most.", low=1, high=10_000)] = 100
+
+
+class UnackedRow(TypedDict):
+    seq: int
+    held_ms: int  # since the hand-out
+    since: int  # ms since the epoch
+    by: Literal["consumer", "get", "receipt"]  # basic.get; a receipt of "message receive"
+    consumer_tag: Name | None
+    connection: int  # its number
+    connection_name: str | None
+    channel: int
+    user: Name | None
+    delivery_tag: int
+    failed: int  # deliveries before this one that failed
+
+
+class Unacked(TypedDict):
+    """What clients hold, the oldest first.  ``unacked``: of the whole queue."""
+
+    vhost: Name
+    queue: Name
+    unacked: int
+    items: list[UnackedRow]
+
+
+def _unacked(node: "Node", who: Who, request: UnackedRequest) -> "Job":
+    from brokerd.operations.held import Held
+
+    return Held(node, request)
+
+
 # --- message trace
 
 
@@ -460,6 +501,11 @@ OPERATIONS = (
         Messages leave the queue into which the change put them, and return to the end of the queue that they had left.
         """,
         UndoRequest, Undone, Right("management", "visit"), _undo, changes=True, job=True,
+    ),
+    Operation(
+        "message", "unacked",
+        "List the messages that clients hold: which consumer has which, and since when, the oldest first.",
+        UnackedRequest, Unacked, Right("management", "visit"), _unacked, job=True, aliases=("unacked",),
     ),
     Operation(
         "message", "trace",

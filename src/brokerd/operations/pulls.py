@@ -178,6 +178,11 @@ class Pulls:
             "properties": properties, "body": body,
         })  # fmt: skip
 
+    def channel_of(self, queue: "Queue") -> plane.Channel | None:
+        """The channel of the messages of a queue that are out; None: none is."""
+        puller = self._pullers.get(queue)
+        return puller.channel if puller is not None else None
+
     def find(self, queue: "Queue", names: list[str]) -> list[Receipt]:
         """The receipts of messages of the queue that are out.  Raises OperationError (404)."""
         found = []

@@ -370,6 +370,17 @@ class Channel:
     def deliveries(self, tag: int, multiple: bool) -> list[tuple[int, Any, int]]:
         """The deliveries that settle() would settle: (delivery tag, queue, seq), the oldest first.  The queue is None if the
         delivery has timed out."""
+    def held(self, queue: Queue, first: int, most: int) -> tuple[int, list[tuple[int, int, Consumer | None, int, int]]]:
+        """What the client holds of a queue, among `most` delivery tags from `first` on: (delivery tag, seq, consumer or None
+        for basic.get, hand-out in ms since the epoch, failed deliveries before), the oldest first.  Before them the tag to go
+        on with; channel.outstanding says the last one."""
+    @property
+    def figures(self) -> dict[str, int]:
+        """Counters since the channel was opened: publish (since the number was first opened), confirm, deliver, get,
+        deliver_get, ack.  As in those of queues, a delivery that needs no ack counts as acked, and so does a rejected one."""
+    @property
+    def unconfirmed(self) -> int:
+        """Publishes in confirm mode that are not confirmed yet."""
     def claim(self, tag: int, multiple: bool, outcome: int) -> tuple[int, int, int]:
         """Claim these deliveries for a transaction that is to settle them, except those that it claimed before: until then they do
         not time out.

@@ -511,6 +511,7 @@ cdef struct channel_t:
     bint flow
     bint tx                     # publishes wait for commit, and settlements go up
     bint keeps                  # of tx: the plane keeps the publishes that it can, until one must go up
+    uint64_t n_got, n_returned  # deliveries by basic.get; deliveries that were given back
 
 cdef struct route_t:
     uint8_t *method             # payload of basic.publish, or extract of headers (headers.pxi): one memcmp decides

@@ -206,6 +206,35 @@ cdef class Channel:
                 found.append((t, None, 0))
         return found
 
+    def held(self, Queue queue, uint64_t first, uint32_t most):
+        cdef channel_t *ch = &self.c
+        cdef uint64_t t = max(first, ch.base_tag), end
+        cdef entry_t *e
+        cdef list found = []
+        if ch.unacked == 0:
+            return ch.next_tag, found
+        self.connection.core.read_clock()
+        end = min(ch.next_tag, t + most)
+        while t < end:
+            e = &ch.ring[t & (ch.ring_capacity - 1)]
+            if e.at.seg != NULL and e.at.seg.queue == &queue.q:
+                found.append((t, e.at.seq, <Consumer>e.consumer.owner if e.consumer != NULL else None,
+                              ch.conn.core.now // 1000000 - <uint32_t>(ch.conn.core.ms - e.when), e.at.count))
+            t += 1
+        return t, found
+
+    @property
+    def figures(self):
+        cdef channel_t *ch = &self.c
+        cdef uint64_t delivered = ch.next_tag - 1
+        return {"publish": ch.publishes, "confirm": ch.confirmed - ch.confirm_from if ch.confirm else 0,
+                "deliver": delivered - ch.n_got, "get": ch.n_got, "deliver_get": delivered,
+                "ack": delivered - ch.unacked - ch.n_returned}
+
+    @property
+    def unconfirmed(self):
+        return self.c.publishes - self.c.confirmed if self.c.confirm else 0
+
     def claim(self, uint64_t tag, bint multiple, uint8_t outcome):
         cdef channel_t *ch = &self.c
         cdef uint64_t first = ch.base_tag if multiple else tag
@@ -366,6 +395,7 @@ cdef class Channel:
         if got < 0:
             raise MemoryError
         q.core.n_get_empty += got == 0
+        self.c.n_got += got > 0
         return got > 0
 
     def recover(self):

@@ -49,6 +49,7 @@ cdef void entry_settle(channel_t *ch, entry_t *e, uint8_t kind, uint8_t cause) n
         q.rules.gate.delivery = e
         q.rules.gate.consumer = c
     if cause:
+        ch.n_returned += 1
         if give_back(&t, cause) == 0:
             mark_dirty(q)
     else:
