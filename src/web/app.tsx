@@ -14,6 +14,7 @@ import { Dialog, Form, Notice } from "./parts.tsx";
 import { Policies } from "./policies.tsx";
 import { Queue } from "./queue.tsx";
 import { Queues } from "./queues.tsx";
+import { Run, Runs } from "./runs.tsx";
 import { Stream, StreamList } from "./streams.tsx";
 import { Users, VHosts } from "./users.tsx";
 import "./style.css";
@@ -44,6 +45,8 @@ const PAGES: Page[] = [
   { name: "vhosts", label: "Vhosts", key: "v", list: () => <VHosts />, tag: "administrator" },
   { name: "changes", label: "Changes", key: "a", list: () => <Changes />, tag: "administrator" },
   { name: "log", label: "Log", key: "i", list: () => <Log />, tag: "administrator" },
+  { name: "audits", label: "Audits", key: "r", list: () => <Runs />, tag: "administrator",
+    one: ([id]) => <Run key={id} id={id} /> },
   { name: "definitions", label: "Definitions", key: "d", list: () => <Definitions />, tag: "administrator" },
 ];
 

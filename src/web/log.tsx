@@ -1,43 +1,48 @@
 // The last lines of the broker's log, as they come.
 
 import { useEffect, useState } from "preact/hooks";
-import { perform, reachable, type Refusal } from "./api.ts";
+import { reachable } from "./api.ts";
 import { moment } from "./format.ts";
-import { Failed, Tag } from "./parts.tsx";
+import { Tag } from "./parts.tsx";
 
 interface Line { number: number; at: number; level: string; text: string }
 
-const EVERY_MS = 2000;
 const SHOWN = 1000;
+const AGAIN_MS = 3000;
 
-/** The lines since the broker's start, the latest first; asked for anew each two seconds, only what is new. */
-function useLines(level: string, contains: string): { lines: Line[]; error: Refusal | undefined } {
+/** The lines since the broker's start, the latest first, as the broker sends them. */
+function useLines(level: string, contains: string): { lines: Line[]; error: string } {
   const [lines, setLines] = useState<Line[]>([]);
-  const [error, setError] = useState<Refusal>();
+  const [error, setError] = useState("");
   const found = reachable.use();
   useEffect(() => {
     let timer: ReturnType<typeof setTimeout> | undefined;
-    let ended = false;
-    let after = 0;
+    let waiting: Line[] = []; // drawn together: the first thousand come at once
+    let drawn: number | undefined;
     setLines([]);
-    const once = async () => {
-      if (!document.hidden) {
-        try {
-          const more = await perform<{ items: Line[]; last: number }>("node", "log", { after, level, contains });
-          if (ended) return;
-          after = more.last;
-          setError(undefined);
-          if (more.items.length) setLines((before) => [...more.items.reverse(), ...before].slice(0, SHOWN));
-        } catch (refusal) {
-          if (!ended && (refusal as Refusal).status) setError(refusal as Refusal);
-        }
-      }
-      if (!ended) timer = setTimeout(() => void once(), EVERY_MS);
-    };
-    void once();
+    const source = new EventSource(`/api/v2/log?${new URLSearchParams({ level, contains })}`);
+    source.addEventListener("line", (event) => {
+      waiting.push(JSON.parse((event as MessageEvent<string>).data) as Line);
+      setError("");
+      drawn ??= requestAnimationFrame(() => {
+        const more = waiting.reverse();
+        waiting = [];
+        drawn = undefined;
+        setLines((before) => [...more, ...before].slice(0, SHOWN));
+      });
+    });
+    source.addEventListener("failed", (event) => {
+      setError((JSON.parse((event as MessageEvent<string>).data) as { detail: string }).detail);
+      source.close();
+    });
+    source.addEventListener("error", () => {
+      // A browser tries again by itself, but not after a refusal.
+      if (source.readyState === EventSource.CLOSED) timer = setTimeout(() => setError("The broker does not send its log."), AGAIN_MS);
+    });
     return () => {
-      ended = true;
+      source.close();
       clearTimeout(timer);
+      if (drawn !== undefined) cancelAnimationFrame(drawn);
     };
   }, [level, contains, found]); // A broker that was found again counts its lines anew.
   return { lines, error };
@@ -60,7 +65,7 @@ export function Log() {
             <option value="warning">warnings and errors</option><option value="error">errors</option>
           </select>
         </form>
-        {error && <Failed error={error} />}
+        {error && <p class="wrong" role="alert">{error}</p>}
         {!lines.length && <p class="empty">No line of the log is like that.</p>}
         {lines.length > 0 && (
           <div class="scroll" tabIndex={0} role="region" aria-label="Log">

@@ -21,7 +21,7 @@ PAGES = {  # name of the picture: page
     "queues": "queues", "streams": "streams", "stream": "streams/%2F/events", "exchanges": "exchanges",
     "exchange": "exchanges/%2F/shop", "connections": "connections", "channels": "channels", "policies": "policies",
     "shovels": "shovels", "federation": "federation", "users": "users", "vhosts": "vhosts", "changes": "changes",
-    "log": "log", "definitions": "definitions",
+    "log": "log", "audits": "audits", "definitions": "definitions",
 }  # fmt: skip
 
 
@@ -30,7 +30,7 @@ def fill(site):
     http, channel = Http(site.port), site.client()
     channel.exchange_declare("shop", "topic", durable=True)
     for queue, key in (("orders", "order.#"), ("invoices", "order.paid"), ("parcels", "order.paid"), ("mails", "#")):
-        channel.queue_declare(queue, durable=True)
+        channel.queue_declare(queue, durable=True, arguments={"x-order-journal": True})
         channel.queue_bind(queue, "shop", key)
     channel.queue_declare("events", durable=True, arguments={"x-queue-type": "stream", "x-max-age": "7D"})
     channel.queue_bind("events", "shop", "#")
@@ -48,6 +48,11 @@ def fill(site):
     for user, tag in (("ann", "monitoring"), ("bob", "policymaker")):
         http.do("user", "add", user=user, password="secret", tags=[tag])
         http.do("permission", "set", user=user, configure="^orders", write=".*", read=".*")
+    taken = http.do("message", "receive", queue="parcels", count=3)["items"]
+    http.do("message", "nack", queue="parcels", receipts=taken[0]["receipt"])
+    http.do("message", "receive", queue="parcels", count=1)
+    for glob in ("orders", "parcels"):
+        http.do("run", "show", id=http.do("run", "audit", queues=glob)["id"], wait=3600)
     http.do("shovel", "set", name="archive", definition={
         "src-uri": "amqp://", "src-queue": "parcels", "dest-uri": "amqp://127.0.0.1:1", "dest-queue": "parcels"})
     return channel

@@ -73,3 +73,48 @@ def test_the_log_shows_what_comes_and_filters_it(site):
     expect(lines.filter(has_text="closed after")).to_have_count(1)
     window.get_by_label("Show").select_option("error")
     expect(window.get_by_text("No line of the log is like that.")).to_be_visible()
+
+
+def test_it_is_shown_which_client_holds_which_message(site):
+    channel = site.client()
+    channel.queue_declare("held", durable=True)
+    for number in range(3):
+        channel.basic_publish("", "held", b"%d" % number)
+    channel.basic_consume("held", lambda *_: None, consumer_tag="biller")
+    channel.connection.process_data_events(0)
+    window = site.open("queues/%2F/held")
+    window.get_by_role("button", name="Show the 3 unacked").click()
+    card = window.locator(".card", has_text="Messages that clients hold")
+    expect(card.locator("tbody tr")).to_have_count(3)
+    expect(card.locator("tbody tr").first).to_contain_text("biller")
+    assert not AXE.exists() or find_barriers(window) == []
+    card.get_by_role("button", name="Trace message 2").click()
+    expect(window.locator("#trace")).to_contain_text("Message 2")
+    channel.connection.close()
+    expect(card.get_by_text("No client holds a message now.")).to_be_visible()
+
+
+def test_an_audit_is_begun_on_its_page_and_its_verdict_and_report_are_read_there(site):
+    channel = site.client()
+    channel.queue_declare("audited", durable=True, arguments={"x-order-journal": True})
+    channel.basic_publish("", "audited", b"x")
+    channel.connection.close()
+    window = site.open("audits")
+    window.get_by_role("button", name="New audit").click()
+    window.get_by_label("Queues").fill("audited")
+    window.get_by_role("button", name="Begin").click()
+    row = window.locator("tbody tr").first
+    expect(row).to_contain_text("held")
+    assert not AXE.exists() or find_barriers(window) == []
+    with_report = row.get_by_role("link", name="Report").count()
+    if with_report:  # What reports are written with is installed.
+        with window.context.expect_page() as opened:
+            row.get_by_role("link", name="Report").click()
+        expect(opened.value).to_have_title(re.compile("Ordering audit"))
+        assert opened.value.evaluate("getComputedStyle(document.querySelector('main')).maxWidth") == "1180px"
+    row.get_by_role("link", name="Audit 1").click()
+    expect(window.get_by_text("1 message and 0 events of 1 queue were judged.")).to_be_visible()
+    assert not AXE.exists() or find_barriers(window) == []
+    window.get_by_role("button", name="Delete").click()
+    window.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    expect(window.get_by_text("No audit and no dump yet.")).to_be_visible()

@@ -15,7 +15,7 @@ COLUMNS: dict[tuple[str, str], tuple[str, ...]] = {
     ("binding", "list"): ("vhost", "source", "destination", "destination_type", "routing_key", "arguments"),
     ("change", "list"): ("at", "user", "face", "address", "operation", "request", "text"),
     ("channel", "list"): ("name", "vhost", "user", "state", "consumer_count", "prefetch_count",
-                          "messages_unacknowledged", "confirm", "transactional"),
+                          "messages_unacknowledged", "messages_unconfirmed", "confirm", "transactional"),
     ("connection", "list"): ("number", "name", "user_provided_name", "vhost", "user", "state", "channels", "ssl"),
     ("consumer", "list"): ("vhost", "queue", "consumer_tag", "connection_name", "channel", "ack_required",
                            "prefetch_count", "messages_unacknowledged", "activity_status"),
@@ -29,12 +29,16 @@ COLUMNS: dict[tuple[str, str], tuple[str, ...]] = {
                           "payload"),
     ("message", "browse"): ("seq", "exchange", "routing_key", "redelivered", "properties", "payload_bytes", "payload"),
     ("message", "get"): ("seq", "exchange", "routing_key", "redelivered", "properties", "payload_bytes", "payload"),
+    ("message", "unacked"): ("seq", "held_ms", "since", "by", "consumer_tag", "connection_name", "channel", "user",
+                             "failed"),
     ("operator_policy", "list"): ("vhost", "name", "pattern", "apply-to", "priority", "definition"),
     ("parameter", "list"): ("vhost", "component", "name", "value"),
     ("permission", "list"): ("vhost", "user", "configure", "write", "read"),
     ("policy", "list"): ("vhost", "name", "pattern", "apply-to", "priority", "definition"),
     ("queue", "list"): ("vhost", "name", "type", "durable", "messages_ready", "messages_unacknowledged", "consumers",
                         "policy", "state", "arguments"),
+    ("run", "list"): ("id", "kind", "queues", "state", "verdict", "findings", "started_at", "ended_at", "user", "out",
+                      "why"),
     ("shovel", "list"): ("vhost", "name", "state", "messages", "rate", "unconfirmed", "lag", "reconnects", "reason"),
     ("stream", "list"): ("vhost", "name", "messages", "first_offset", "next_offset", "octets", "oldest_age_ms", "reads",
                          "readers", "lag", "missed"),
@@ -45,7 +49,7 @@ COLUMNS: dict[tuple[str, str], tuple[str, ...]] = {
     ("vhost", "list"): ("name", "queues", "exchanges", "tracing", "limits"),
 }  # fmt: skip
 # ms from 1970 on
-TIMES_MS = frozenset({"at", "started_at", "connected_at", "last_used", "since", "next_try", "last_message"})
+TIMES_MS = frozenset({"at", "started_at", "ended_at", "connected_at", "last_used", "since", "next_try", "last_message"})
 NUMBERS = (int, float)
 CELL_MAX = 60  # characters, where the table would be wider than the terminal
 
@@ -125,6 +129,12 @@ def things(answer: Any) -> str:
             lines.append((name.replace("_", " "), shown(value)))
     width = max((len(name) for name, text in lines if text), default=0)
     return "\n".join([f"{name.ljust(width)}  {text}".rstrip() for name, text in lines])
+
+
+def run(answer: dict[str, Any]) -> str:
+    """A dump or an audit, with what an audit has found beside the run's own fields."""
+    told = answer.pop("told") or {}
+    return things(answer | {name: value for name, value in told.items() if name not in ("verdict", "findings_total")})
 
 
 def shown(value: Any) -> str:

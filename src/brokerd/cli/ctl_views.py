@@ -55,6 +55,7 @@ VIEWS: dict[tuple[str, str], View] = {
         ctl_text.dump, progress=ctl_text.dump_progress, remarks=ctl_text.dump_remarks,
         extra=Extra("--sign", "Sign the manifest with the private key of this file (Ed25519, PEM).", _sign),
     ),
+    ("run", "show"): View(ctl_tables.run),
     ("queue", "ordering"): View(ctl_text.ordering),
     ("stream", "read"): View(
         partial(ctl_tables.rows, columns=ctl_tables.COLUMNS["stream", "read"]), remarks=ctl_text.read_remarks,

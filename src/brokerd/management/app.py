@@ -38,6 +38,12 @@ WITHOUT_TAG = {
     "administrator": "Not administrator user",
 }  # fmt: skip
 
+# A page gets scripts and styles from this broker alone.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
+    "connect-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+)
+
 Handler = Callable[["Call"], Awaitable[Response]]
 
 
@@ -163,6 +169,7 @@ class App:
             log.error("HTTP: internal error at %s %s", scope["method"], path, exc_info=error)
             response = _in_its_shape(path, Fault(500, "internal error: see the broker's log"))
         response.headers.setdefault("cache-control", "no-cache")
+        response.headers.setdefault("content-security-policy", POLICY)
         if response.status_code == 401 and _is_of_page(scope):
             del response.headers["www-authenticate"]  # Browsers would ask for a password over the page.
         try:

@@ -35,9 +35,6 @@ DESCRIPTORS_EACH = 3  # of a client, and of one that speaks AMQP over WebSocket,
 GRACE_SECONDS = 1.0
 NICE = 5  # Messages come before pages.
 SECURITY_HEADERS = {
-    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
-                               "font-src 'self'; connect-src 'self'; manifest-src 'self'; base-uri 'none'; "
-                               "form-action 'self'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
     "referrer-policy": "no-referrer",

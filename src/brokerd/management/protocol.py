@@ -214,7 +214,8 @@ class Connection(HttpToolsProtocol):
         if self.cycle is not None:
             self.cycle.disconnected = True  # Nothing may follow the refusal.
         content = b'{"error":"bad_request","reason":"%s"}' % text.encode("ascii", "replace")
-        head = [STATUS_LINE[status], b"content-type: application/json\r\nconnection: close\r\ncontent-length: ",
+        head = [STATUS_LINE[status], b"content-security-policy: default-src 'none'\r\n",
+                b"content-type: application/json\r\nconnection: close\r\ncontent-length: ",
                 str(len(content)).encode(), b"\r\n"]
         for name, value in self.server_state.default_headers:
             head += [name, b": ", value, b"\r\n"]

@@ -44,7 +44,7 @@ VHOST_FILE = ".vhost"
 
 class Dump:
     """A job: copy the queues that ``glob`` names ("": all) to the folder ``out``.  The manifest names a digest of each
-    file, unless ``digests`` is False.
+    file, unless ``digests`` is False.  ``is_own``: the broker itself has chosen the folder.
 
     Its answer is ``operations.queue.Dumped``.  Its progress is {"vhost", "queue", "number", "queues", "octets"} of the
     queue that it copies.  Raises OperationError (400, 404, 409); while it runs, OperationError (409, 500) and OSError.
@@ -53,10 +53,10 @@ class Dump:
     __slots__ = ("_begun", "_copied", "_copying", "_digests", "_entries", "_links", "_node", "_out", "_partial",
                  "_queues", "_segments", "_skipped", "_vhosts")  # fmt: skip
 
-    def __init__(self, node: "Node", glob: str, out: str, *, digests: bool = True) -> None:
+    def __init__(self, node: "Node", glob: str, out: str, *, digests: bool = True, is_own: bool = False) -> None:
         self._node = node
         self._digests = digests
-        self._out = checked_out(out, node.data.path)
+        self._out = out if is_own else checked_out(out, node.data.path)
         self._partial = self._out + PARTIAL
         self._links = os.path.join(node.data.path, DUMPING_FOLDER)
         self._begun = node.clock.epoch_ns()
