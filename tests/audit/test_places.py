@@ -127,6 +127,20 @@ def test_of_events_with_one_time_all_but_the_first_are_found(tmp_path, segment):
     assert all(" UTC, as another event did" in detail for detail, _ in found)
 
 
+@pytest.mark.parametrize("segment", [7, 10, 1000])
+def test_events_beside_a_messages_life_have_times_of_their_own_too(tmp_path, segment):
+    """A group was parked at message 12 when message 22 was delivered, and at message 31 when message 31 was stored."""
+    level = writer.simple_level(40, start=T)
+    delivered = level.events["ts"][(level.events["seq"] == 22) & (level.events["type"] == DELIVERED)]
+    stored = level.messages["ts"][level.messages["seq"] == 31]
+    parked = writer.events([(int(ts[0]), seq, writer.layout.GROUP_PARKED_EVENT, writer.layout.REASON_REMOVED)
+                            for ts, seq in ((delivered, 12), (stored, 31))])
+    level.events = np.concatenate((level.events, parked))
+    level.events = level.events[np.argsort(level.events["ts"], kind="stable")]
+    _, rows = judged(writer.write_queue(tmp_path / "data", level, writer.Options(segment_messages=segment)))
+    assert (rows["time_order"]["verdict"], rows["time_order"]["found"]) == ("violated", 2)
+
+
 def test_times_from_before_a_loss_of_power_are_not_compared(tmp_path):
     level = writer.simple_level(20, start=T)
     ts = level.events["ts"]

@@ -67,29 +67,27 @@ def _tokens_without_deliveries(journal: Journal) -> np.ndarray:
     tokens = np.flatnonzero(journal.aside["type"] == layout.TOKEN_EVENT)
     if not tokens.size:
         return tokens
-    events = np.concatenate((journal.events, journal.again))
-    order = np.lexsort((events["ts"], events["seq"]))
-    events = events[order]
-    found, runs = [], journal.runs
-    every = np.sort(np.concatenate((events["ts"], journal.aside["ts"])))
-    first = np.searchsorted(events["seq"], journal.aside["seq"][tokens])
-    for token, at in zip(tokens.tolist(), first.tolist(), strict=True):
-        one = journal.aside[token]
-        end = np.append(runs, FOREVER)[np.searchsorted(runs, one["ts"])]        # of that life
-        goes_on = every[np.searchsorted(every, end) - 1] > one["ts"] and not journal.gaps
-        goes_on &= one["seq"] not in journal.late["seq"]
-        found += [token] * _is_alone(one, events, at, runs, goes_on=bool(goes_on))
-    return np.array(found, np.int64)
+    events, told = np.concatenate((journal.events, journal.again)), journal.aside[tokens]
+    events = events[np.lexsort((events["ts"], events["seq"]))]
+    times, runs = told["ts"].astype(np.int64), journal.runs.astype(np.int64)
+    every = np.sort(np.concatenate((events["ts"], journal.aside["ts"])).astype(np.int64))
+    ends = np.append(runs, FOREVER)[np.searchsorted(runs, times)]       # Of the life of the broker that told it.
+    goes_on = (every[np.searchsorted(every, ends) - 1] > times) & (not journal.gaps)
+    goes_on &= ~np.isin(told["seq"], journal.late["seq"])
+    at = _following(events, told)
+    event = events[np.minimum(at, events.size - 1)] if events.size else np.zeros(at.size, events.dtype)
+    same = (at < events.size) & (event["seq"] == told["seq"])
+    same &= np.searchsorted(runs, event["ts"].astype(np.int64)) == np.searchsorted(runs, times)
+    other = (event["type"] != layout.DELIVERED) | (event["consumer"] != told["consumer"])
+    return tokens[np.where(same, other, goes_on)]
 
 
-def _is_alone(token: np.void, events: np.ndarray, at: int, runs: np.ndarray, *, goes_on: bool) -> bool:
-    """Whether the first event of its message behind a token (events from ``at`` on) is no delivery to its consumer.
-    ``goes_on``: whether something else happened later in that life of the broker."""
-    while at < events.size and events["seq"][at] == token["seq"] and events["ts"][at] < token["ts"]:
-        at += 1
-    if at == events.size or events["seq"][at] != token["seq"]:
-        return goes_on
-    event = events[at]
-    if np.searchsorted(runs, event["ts"]) != np.searchsorted(runs, token["ts"]):
-        return goes_on
-    return bool(event["type"] != layout.DELIVERED or event["consumer"] != token["consumer"])
+def _following(events: np.ndarray, told: np.ndarray) -> np.ndarray:
+    """For each token, the place of the first event that is not before it, of events by number and time."""
+    seq, ts = (np.concatenate((events[name], told[name])) for name in ("seq", "ts"))
+    is_event = np.arange(seq.size) < events.size
+    order = np.lexsort((is_event, ts, seq))
+    before = np.cumsum(is_event[order])
+    at = np.empty(told.size, np.int64)
+    at[order[~is_event[order]] - events.size] = before[~is_event[order]]
+    return at

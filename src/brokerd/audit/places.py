@@ -205,16 +205,19 @@ def equal_times(source: Source, summaries: list[Summary], options: Options, find
     events, records = np.empty(0, np.int64), np.empty(0, np.int64)
     for k, s in enumerate(some if any(s.events for s in some) else ()):
         journal = read_journal(source, s.triple, [], crc=options.crc and bool(s.damage))
-        order = np.argsort(journal.events["ts"], kind="stable")
-        ts = journal.events["ts"][order]
+        numbers_, ts, where = (np.concatenate(both) for both in (
+            (journal.events["seq"], journal.aside["seq"]), (journal.events["ts"], journal.aside["ts"]),
+            (journal.places, journal.aside_places)))
+        order = np.argsort(ts, kind="stable")
+        ts = ts[order]
         first = np.append(True, ts[1:] != ts[:-1])[:ts.size] & ~np.isin(ts, events)
         judged = (ts > lost) & (ts >= options.from_ns) & (ts < (options.to_ns or FOREVER))
         for bad, words in ((~first & judged, "happened at {a:t}, as another event did"),
                            (first & judged & np.isin(ts, records), AT_ONCE)):
             which = order[bad]
             count += which.size
-            findings.add(s, "time_order", "journal", words, journal.events["seq"][which].astype(np.int64),
-                         journal.places[which], ts[bad], ts[bad], ts[bad])
+            findings.add(s, "time_order", "journal", words, numbers_[which].astype(np.int64), where[which], ts[bad],
+                         ts[bad], ts[bad])
         if len(some) > 1:
             headers, places = read_records(source, s.triple, crc=options.crc, trust=options.crc and not s.damage)
             stored = headers["ts"].astype(np.int64)

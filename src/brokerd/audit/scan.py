@@ -490,12 +490,14 @@ def _levels(s: Pass) -> None:
 
 def _at_once(s: Pass) -> int:
     """Find events that have the time of a record: all times of a queue differ."""
-    data = s.data
-    which = np.flatnonzero(np.isin(data.events["ts"], data.headers["ts"][data.sound])
-                           & (data.events["ts"] > data.power_cuts.max(initial=0)))
-    s.add("time_order", "journal", AT_ONCE, data.events["seq"][which].astype(np.int64), data.event_places[which],
-          data.events["ts"][which], data.events["ts"][which])
-    return int(which.size)
+    data, count = s.data, 0
+    for events, places in ((data.events, data.event_places), (data.aside, data.aside_places)):
+        which = np.flatnonzero(np.isin(events["ts"], data.headers["ts"][data.sound])
+                               & (events["ts"] > data.power_cuts.max(initial=0)))
+        s.add("time_order", "journal", AT_ONCE, events["seq"][which].astype(np.int64), places[which],
+              events["ts"][which], events["ts"][which])
+        count += which.size
+    return count
 
 
 AT_ONCE = "happened at {a:t}, when a message was stored"

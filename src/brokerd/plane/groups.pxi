@@ -274,6 +274,21 @@ cdef void landed(groups_t *gs, uint32_t number) noexcept nogil:
     settle_turn(gs, number)
 
 
+cdef inline void fetch_groups_ahead(groups_t *gs, const channel_t *ch, const entry_t *e) noexcept nogil:
+    """Deliveries are mostly settled one after the other.  Have the processor fetch the group of the one after the next, and
+    the slot of the next one's, which is there by now: else each settlement waits for both."""
+    cdef uint32_t at = <uint32_t>(e - ch.ring), mask = ch.ring_capacity - 1
+    cdef uint32_t next_ = ch.ring[(at + 1) & mask].at.actor, second = ch.ring[(at + 2) & mask].at.actor
+    cdef const group_t *g
+    if second < gs.pool.groups_n:       # An entry may be of another queue, or old.
+        g = group_at(&gs.pool, second)
+        prefetch_octets(g, 1)
+        prefetch_octets(&g.state, 1)
+    if next_ < gs.pool.groups_n:
+        g = group_at(&gs.pool, next_)
+        prefetch_octets(gs.pool.slots + (<uint32_t>(g.hash >> 32) & gs.pool.mask), 1)
+
+
 cdef bint groups_settle(gate_t *gate, place_t *t, uint8_t kind) noexcept nogil:
     cdef groups_t *gs = <groups_t *>gate
     cdef uint32_t number = 0
@@ -281,6 +296,7 @@ cdef bint groups_settle(gate_t *gate, place_t *t, uint8_t kind) noexcept nogil:
         pass
     elif gate.channel != NULL:
         number = t.actor
+        fetch_groups_ahead(gs, gate.channel, gate.delivery)
     elif t.seq == gs.taken:
         number = gs.taken_group
     if t.seq == gs.taken:
