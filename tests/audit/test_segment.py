@@ -191,12 +191,29 @@ def test_an_entry_of_a_type_or_with_a_reason_that_the_layout_does_not_have_is_da
         assert [(d.matters, d.detail) for d in damage] == [(("acks",), "1 entries of a kind that no broker writes")]
 
 
-def test_a_file_that_is_none_is_damage(root):
-    path = f"{root}/vhost/queue/journal.0000000001"
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
+@pytest.mark.parametrize(("name", "matters"), [("msgs", "records"), ("acks", "acks"), ("journal", "events")])
+def test_what_is_no_regular_file_is_damage(root, name, matters, kind):
+    (queue,) = open_source(root).queues()
+    path = f"{root}/vhost/queue/{name}.0000000001"
     os.unlink(path)
-    os.mkfifo(path)
-    data = read(root)
-    assert data.matters("events")
+    {"pipe": os.mkfifo, "device": lambda path: os.symlink("/dev/zero", path), "folder": os.mkdir}[kind](path)
+    data = read_triple(open_source(root), queue.triples[0])
+    assert data.matters(matters)
+    assert [each.detail for each in data.damage if each.file.endswith(f"{name}.0000000001")] == [
+        "cannot be read: not a regular file"]
+
+
+@pytest.mark.parametrize("name", ["msgs", "acks", "journal"])
+def test_a_file_with_a_hole_of_terabytes_is_damage_or_counts_as_what_can_be_in_it(root, name):
+    os.truncate(f"{root}/vhost/queue/{name}.0000000001", 4 << 40)
+    (queue,) = open_source(root).queues()
+    assert sum(triple.octets for triple in queue.triples) < 2 * layout.SEGMENT_OCTETS_MAX
+    said = [each.detail for each in queue.damage]
+    assert (f"has {4 << 40} octets, more than such a file may have" in said) == (name != "journal")
+    (judged,) = audit(open_source(root))
+    assert [row["verdict"] for row in judged.audits if row["audit"] == "damage"] == [
+        "held" if name == "journal" else "violated"]
 
 
 def test_a_segment_that_has_just_been_moved_or_removed_is_not_damage(root):

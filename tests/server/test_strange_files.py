@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from tests.broker import Broker, run
 from tests.conversations.peer import Peer
+from tests.server.clients import PERSISTENT, close_all, connect
 
 NAMES = ["users.json", "vhosts.json", "permissions.json", "running", "connection_numbers", "identity",
          "schema_version", ".lock", "VHOST/definitions.amqp", "VHOST/policies.json"]
@@ -46,6 +47,21 @@ def test_a_start_ends_with_one_line_that_names_what_is_no_regular_file(data, tmp
     status, _, text = run("-D", data, "-p", 0)
     assert (status, text) == (1, f"brokerd: {path}: not a regular file (links, pipes and devices are refused)\n")
     assert kind == "pipe" or elsewhere.read_bytes() == content
+
+
+@pytest.mark.parametrize("kind", ["msgs", "acks", "journal"])
+def test_a_start_ends_with_one_line_that_names_a_link_in_the_folder_of_a_queue(tmp_path, kind):
+    with Broker(tmp_path / "data") as broker:
+        channel = connect(broker).channel()
+        channel.queue_declare("q", durable=True, arguments={"x-order-journal": True})
+        channel.confirm_delivery()
+        channel.basic_publish("", "q", b"x", PERSISTENT)
+        close_all()
+    (path,) = (tmp_path / "data").glob(f"*/*/{kind}.*")
+    path.rename(tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
+    status, _, text = run("-D", tmp_path / "data", "-p", 0)
+    assert (status, text) == (1, f"brokerd: {path}: not a regular file (links, pipes and devices are refused)\n")
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != ".lock"])

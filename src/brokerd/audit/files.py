@@ -16,6 +16,7 @@ import errno
 import fnmatch
 import json
 import os
+import stat
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -161,8 +162,11 @@ class Source:
                 return file.read_at(count, start) if count > 0 else b""
         fd = os.open(self.path(rel), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)    # A pipe must not stop us.
         try:
+            found = os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode):
+                raise OSError(errno.EINVAL, "not a regular file")
             if length < 0:
-                length = max(os.fstat(fd).st_size - start, 0)
+                length = max(found.st_size - start, 0)
             if length > layout.SEGMENT_OCTETS_MAX:
                 raise OSError(errno.EFBIG, f"has {length} octets, more than any file that is read whole")
             octets = os.pread(fd, length, start)
@@ -414,6 +418,10 @@ def _look(source: Source, folder: str, names: dict[str, int], found: _Found, dam
             path, known = _join(where, name), file_number(name)
             if known is None or octets < 0:
                 _stranger(path, name, damage, foreign)
+            elif octets > layout.SEGMENT_OCTETS_MAX and known[0] in ("msgs", "acks"):
+                foreign.append(path)    # A start puts it aside, too.
+                damage.append(Damage(path, -1, 0, 0, f"has {octets} octets, more than such a file may have",
+                                     ("records", "events", "acks")))
             elif name not in (inside if where == folder else names) or is_kept == (known[1] in moved):
                 found.files[known] = (path, octets, is_kept)
             elif known[0] == "chain":
@@ -452,7 +460,8 @@ def _triples(source: Source, vhost: str, queue: str, level: int, found: _Found, 
             detail = f"{layout.segment_name(number)}, to which it belongs, is missing"
             damage.append(Damage(there[0][0], -1, 0, 0, detail, ("records", "events", "acks")))
             continue
-        octets = sum(f[1] for f in (msgs, acks, journal) if f is not None)
+        # A file with holes may say that it is larger than all that is in it.
+        octets = sum(min(f[1], layout.SEGMENT_OCTETS_MAX) for f in (msgs, acks, journal) if f is not None)
         triples.append(Triple(
             source.root, vhost, queue, level, number, msgs[2], msgs[0], acks and acks[0], journal and journal[0],
             octets, rules, levels, msgs[2] or dumped, chain=chain and chain[0], followed=number < newest))

@@ -322,6 +322,9 @@ class _Recovery:
         if number > NUMBER_MOST:
             self._put_aside(path, "no queue has a segment of this number")
             return None
+        journal = layout.journal_name(number)
+        if journal in self._names:      # The plane opens it when it has an event, and can refuse no start then.
+            self._disk.close(self._disk.open(self._path(journal)))
         fd = self._disk.open(path, os.O_RDWR)
         try:
             octets, size = self._disk.pread(fd, layout.HEADER_OCTETS, 0), self._disk.size(fd)
