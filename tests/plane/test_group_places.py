@@ -131,6 +131,17 @@ def test_a_dead_letter_tells_its_group_and_its_number(bench, connection):
     assert plane.letter_headers(queue, 2) == b""        # It is not dead.
 
 
+def test_a_dead_letter_of_the_one_group_without_a_name_tells_its_number(bench, connection):
+    queue = grouped(bench, dead_letters=True, keyless="single")
+    queue.keeps = True
+    consume(connection.channels[2], queue)
+    send(connection, "_1")
+    received(bench, connection)
+    connection.feed(nack(2, 1, requeue=False))
+    bench.turns()
+    assert plane.letter_headers(queue, 1) == headers({b"x-group-id": b"", b"x-group-seq": 1})
+
+
 def test_what_is_parked_is_found_in_the_acks_of_a_segment(tmp_path):
     bench = Bench(tmp_path)
     connection, queue = bench.connection(1, 2), grouped(bench)

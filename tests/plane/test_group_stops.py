@@ -75,6 +75,22 @@ def test_a_group_waits_until_the_latest_time_of_its_messages(bench, connection):
     assert words(received(bench, connection)) == "r1 r2"
 
 
+def test_a_message_with_a_shorter_delay_does_not_shorten_its_groups_wait(bench, connection):
+    queue = retrying(bench, sticky=True)
+    consume(connection.channels[2], queue)
+    send(connection, "r1")
+    assert words(received(bench, connection)) == "r1"
+    connection.feed(nack(2, 1))
+    bench.at(START + 100)
+    send(connection, "r2")
+    assert words(received(bench, connection)) == "r1 r2"
+    connection.feed(nack(2, 3, multiple=True))      # For the second time, and for the first.
+    bench.at(START + 200)
+    assert received(bench, connection) == []
+    bench.at(START + 300)
+    assert words(received(bench, connection)) == "r1 r2"
+
+
 def test_later_messages_that_return_with_an_earlier_one_add_no_delay(bench, connection):
     queue = retrying(bench, sticky=True)
     send(connection, "r1 r2 r3")

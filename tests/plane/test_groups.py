@@ -286,6 +286,77 @@ def test_a_sticky_group_ends_with_its_closing_message(bench, connection):
     assert queue.gate.find(b"r")["token"] > token
 
 
+def test_a_closing_message_that_has_waited_ends_a_sticky_group_too(bench, connection):
+    queue = grouped(bench, sticky=True)
+    connection.channels[2].prefetch = 2
+    consume(connection.channels[2], queue, b"2")
+    send(connection, "r1 x1")
+    assert words(received(bench, connection)) == "r1 x1"
+    connection.feed(publish(1, b"r2", properties=properties({b"group-id": b"r", b"JMSXGroupSeq": -1})))
+    send(connection, "r3")
+    queue.gate.scan(10)
+    connection.feed(ack(2, 2, multiple=True))
+    assert words(received(bench, connection)) == "r2"
+    connection.feed(ack(2, 3))
+    assert words(received(bench, connection)) == "r3"
+
+
+def test_another_number_than_minus_one_ends_no_sticky_group(bench, connection):
+    queue = grouped(bench, sticky=True)
+    connection.feed(publish(1, b"r1", properties=properties({b"group-id": b"r", b"JMSXGroupSeq": 1})))
+    send(connection, "r2")
+    consume(connection.channels[2], queue)
+    assert words(received(bench, connection)) == "r1 r2"
+
+
+def test_of_a_long_key_1024_octets_say_which_group_it_is(bench, connection):
+    queue = grouped(bench)
+    for end in (b"a", b"b", b"ax"):
+        connection.feed(publish(1, end, properties=properties({b"group-id": b"k" * 1023 + end})))
+    consume(connection.channels[2], queue)
+    assert words(received(bench, connection)) == "a b"      # The third one is of the first one's group.
+
+
+def test_a_closing_message_ends_no_exclusive_group(bench, connection):
+    queue = grouped(bench, most=2)
+    connection.feed(publish(1, b"r1", properties=properties({b"group-id": b"r", b"JMSXGroupSeq": -1})))
+    send(connection, "r2")
+    consume(connection.channels[2], queue)
+    assert words(received(bench, connection)) == "r1 r2"
+
+
+def test_a_new_sticky_group_goes_to_no_consumer_without_credit(bench, connection):
+    queue = grouped(bench, sticky=True)
+    connection.channels[2].prefetch = 1
+    consume(connection.channels[2], queue, b"2")
+    send(connection, "a1")
+    bench.turns()
+    consume(connection.channels[3], queue, b"3")
+    send(connection, "b1 c1")
+    bench.turns()
+    assert [one.consumer for one in connection.delivered()] == [b"2", b"3", b"3"]
+    send(connection, "d1")
+    bench.turns()
+    assert [one.consumer for one in connection.delivered()] == [b"3"]
+
+
+def test_what_waits_for_a_consumer_that_leaves_goes_to_another_in_each_level(bench, connection):
+    queue = grouped(bench, sticky=True, max_priority=5)
+    connection.channels[2].prefetch = 1
+    leaving = consume(connection.channels[2], queue, b"2")
+    send(connection, "r1:5")
+    assert words(received(bench, connection)) == "r1"
+    send(connection, "x1:5")
+    connection.feed(ack(2, 1))
+    assert words(received(bench, connection)) == "x1"
+    send(connection, "r2:5")
+    queue.gate.scan(10)
+    assert received(bench, connection) == []
+    connection.channels[2].cancel(leaving)
+    consume(connection.channels[3], queue, b"3")
+    assert words(received(bench, connection)) == "r2"
+
+
 # --- what deliveries say
 
 
@@ -303,6 +374,29 @@ def test_a_consumer_that_asks_is_told_group_number_token_and_change_of_owner(ben
     second, = connection.delivered()
     tokens = [struct.unpack(">q", one.properties.split(b"x-group-tokenl")[1][:8])[0] for one in (first, second)]
     assert tokens[0] < tokens[1]
+
+
+def test_the_first_delivery_to_an_owner_alone_says_so_and_tokens_begin_with_the_time(bench, connection):
+    bench.at(1_700_000_000_000)
+    queue = grouped(bench, sticky=True)
+    connection.channels[2].consume(queue, b"c", no_ack=False, arguments={"x-group-info": True})
+    send(connection, "r1 r2")
+    bench.turns()
+    first, second = connection.delivered()
+    assert b"\x0dx-group-firstt\1" in first.properties
+    assert b"\x0dx-group-firstt\0" in second.properties
+    token = struct.unpack(">q", first.properties.split(b"x-group-tokenl")[1][:8])[0]
+    assert token >= 1_700_000_000_000_000
+
+
+def test_a_group_that_is_longer_than_a_header_may_be_is_told_by_its_number_alone(bench, connection):
+    queue = grouped(bench)
+    connection.channels[2].consume(queue, b"c", no_ack=False, arguments={"x-group-info": True})
+    for octets in (255, 256):
+        connection.feed(publish(1, b"m", properties=properties({b"group-id": b"k" * octets})))
+    bench.turns()
+    assert [(b"x-group-id" in one.properties, b"x-group-seq" in one.properties)
+            for one in connection.delivered()] == [(True, True), (False, True)]
 
 
 # --- priorities, expiry, death

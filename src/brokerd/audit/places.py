@@ -210,10 +210,10 @@ def equal_times(source: Source, summaries: list[Summary], options: Options, find
             (journal.places, journal.aside_places)))
         order = np.argsort(ts, kind="stable")
         ts = ts[order]
-        first = np.append(True, ts[1:] != ts[:-1])[:ts.size] & ~np.isin(ts, events)
+        first = np.append(True, ts[1:] != ts[:-1])[:ts.size] & ~_among(ts, events)
         judged = (ts > lost) & (ts >= options.from_ns) & (ts < (options.to_ns or FOREVER))
         for bad, words in ((~first & judged, "happened at {a:t}, as another event did"),
-                           (first & judged & np.isin(ts, records), AT_ONCE)):
+                           (first & judged & _among(ts, records), AT_ONCE)):
             which = order[bad]
             count += which.size
             findings.add(s, "time_order", "journal", words, numbers_[which].astype(np.int64), where[which], ts[bad],
@@ -221,16 +221,27 @@ def equal_times(source: Source, summaries: list[Summary], options: Options, find
         if len(some) > 1:
             headers, places = read_records(source, s.triple, crc=options.crc, trust=options.crc and not s.damage)
             stored = headers["ts"].astype(np.int64)
-            bad = np.isin(stored, events) & (stored > lost) & (stored >= options.from_ns)
+            bad = _among(stored, events) & (stored > lost) & (stored >= options.from_ns)
             bad &= stored < (options.to_ns or FOREVER)
             count += int(np.count_nonzero(bad))
             findings.add(s, "time_order", "msgs", "stored at {a:t}, when an event happened",
                          headers["seq"][bad].astype(np.int64), places[bad], stored[bad], stored[bad], stored[bad])
-            records = np.concatenate((records, stored))
-        events = np.concatenate((events, ts))
+            records = _merged(records, stored)
+        events = _merged(events, ts)
         since = some[k + 1].first_ts if k + 1 < len(some) else FOREVER
         events, records = events[events >= since], records[records >= since]
     return count
+
+
+def _among(some: np.ndarray, rising: np.ndarray) -> np.ndarray:
+    """Which of these are among others that rise: np.isin() would sort those, or hash them, at each call."""
+    if not rising.size:
+        return np.zeros(some.size, bool)
+    return rising[np.minimum(np.searchsorted(rising, some), rising.size - 1)] == some
+
+
+def _merged(rising: np.ndarray, more: np.ndarray) -> np.ndarray:
+    return np.sort(np.concatenate((rising, more)), kind="stable")       # It finds the runs that rise.
 
 
 # --- numbers, and the cut of a dump
