@@ -110,6 +110,10 @@ def _faults() -> dict[str, Any]:
     return {status: {"description": text, "content": problem} for status, text in FAULTS.items()}
 
 
+def _in_query(name: str, schema: dict[str, Any], text: str) -> dict[str, Any]:
+    return {"name": name, "in": "query", "schema": schema, "description": text}
+
+
 def _further_paths() -> dict[str, Any]:
     session = {"200": {"description": "The session.", "content": _content({"$ref": "#/components/schemas/Session"})}}
     login = {"type": "object", "properties": {"user": {"type": "string"}, "password": {"type": "string"}},
@@ -122,6 +126,26 @@ def _further_paths() -> dict[str, Any]:
                      "responses": {**session, **_faults()}},
             "delete": {"summary": "Log out.", "security": [],
                        "responses": {"204": {"description": "Done."}, **_faults()}},
+        },
+        "/api/v2/log": {
+            "get": {"summary": "The broker's log as server-sent events.",
+                    "parameters": [
+                        _in_query("after", {"type": "integer", "minimum": 0}, "Only lines with a higher number."),
+                        _in_query("level", {"type": "string"}, "Only lines at least as grave."),
+                        _in_query("contains", {"type": "string"}, "Only lines with this text."),
+                    ],
+                    "responses": {"200": {"description": "Events.", "content": {"text/event-stream": {}}},
+                                  **_faults()}},
+        },
+        "/api/v2/run/{id}/report/{name}": {
+            "get": {"summary": "A file of an audit's report.",
+                    "parameters": [
+                        {"name": "id", "in": "path", "required": True, "schema": {"type": "integer", "minimum": 1}},
+                        {"name": "name", "in": "path", "required": True, "schema": {"type": "string"},
+                         "description": "Such as report.html; told.json is there always."},
+                    ],
+                    "responses": {"200": {"description": "The file.",
+                                          "content": {"text/html": {}, "application/json": {}}}, **_faults()}},
         },
         "/api/v2/live": {
             "get": {"summary": "Samples of the overview as server-sent events.",
