@@ -1,5 +1,6 @@
 """/api/v2: operations by their names, errors as problem+json, limits, live samples."""
 
+import asyncio
 import json
 from http.client import HTTPConnection
 
@@ -8,6 +9,7 @@ from tests.broker import SECONDS
 from tests.management.http import Http, basic
 
 from brokerd.management import app
+from brokerd.management.routes import Routes
 from brokerd.operations import table
 
 
@@ -102,3 +104,23 @@ def test_live_samples_come_as_events(http):
     assert sample["totals"]["queues"] >= 0
     client.close()
 
+
+
+@pytest.mark.parametrize(("text", "is_raised"), [
+    ("unable to perform operation on <TCPTransport closed=True>; the handler is closed", False), ("another", True),
+])
+def test_a_client_that_goes_before_its_answer_is_no_fault(text, is_raised):
+    serve = app.App(None, Routes([]))
+    scope = {"type": "http", "method": "GET", "raw_path": b"/none", "path": "/none", "headers": [], "query_string": b""}
+
+    async def send(message):
+        raise RuntimeError(text)
+
+    async def receive():
+        return {"type": "http.request"}
+
+    if is_raised:
+        with pytest.raises(RuntimeError, match=text):
+            asyncio.run(serve(scope, receive, send))
+    else:
+        asyncio.run(serve(scope, receive, send))

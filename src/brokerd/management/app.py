@@ -44,6 +44,7 @@ POLICY = (
     "connect-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
 
+GONE = "the handler is closed"  # uvloop's word for a client that has gone just now
 Handler = Callable[["Call"], Awaitable[Response]]
 
 
@@ -176,6 +177,9 @@ class App:
             await response(scope, receive, send)
         except (ClientDisconnect, OSError):
             pass  # The client has gone.
+        except RuntimeError as error:
+            if GONE not in str(error):
+                raise
 
     async def _answer(self, request: Request, path: str) -> Response:
         found = self._routes.find(path)

@@ -51,6 +51,11 @@ class Told(logging.Handler):
         tell({"log": [record.levelname.lower(), self.format(record)]})
 
 
+def _is_fault(record: logging.LogRecord) -> bool:
+    """Whether a line is of a fault: a client that goes before its answer is none."""
+    return "without completing response" not in record.getMessage()
+
+
 def tell(table: dict[str, Any]) -> None:
     """Tell the broker."""
     try:
@@ -71,6 +76,7 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, handlers=[Told()], format="%(message)s")
     for name in ("uvicorn", "asyncio"):
         logging.getLogger(name).setLevel(logging.ERROR)
+    logging.getLogger("uvicorn.error").addFilter(_is_fault)
     try:
         os.nice(NICE)
     except OSError:
