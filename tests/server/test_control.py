@@ -376,3 +376,25 @@ def test_the_end_of_a_job_whose_client_has_just_gone_is_no_fault():
     peer._transport = Gone()
     peer._write({"result": {}})
     peer._fault(ValueError("too late"), b"{}")
+
+
+def test_a_long_answer_is_sent_in_pieces_as_the_client_takes_them():
+    parts = [bytes([letter]) * 100_000 for letter in b"abcdefgh"]
+    line = b'{"result": ' + b"".join(parts) + b"}\n"
+    sent, later, takes = [], [], True
+
+    def send(octets):
+        sent.append(octets)
+        return takes and octets is not None
+
+    sending = control.Sending(parts, send, later.append)
+    sending.go_on()
+    later.pop()()
+    takes = False
+    later.pop()()
+    assert (later, max(map(len, sent)) < 400_000) == ([], True)
+    takes = True
+    sending.go_on()
+    while later:
+        later.pop()()
+    assert (sent.pop(), b"".join(sent), parts) == (None, line, [])

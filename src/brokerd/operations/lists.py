@@ -8,7 +8,7 @@ The answer is ``{"items": [row, ...], "total_count": ..., "filtered_count": ...,
 one moment, but has no row twice.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from heapq import merge
 from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated, Any
@@ -72,10 +72,16 @@ class Listing:
         filtered = len(found)
         pages = -(-filtered // self._size) if self._page else 1
         runs = []
-        for at in range(0, filtered, SORTED_AT_ONCE):
-            runs.append(sorted(found[at : at + SORTED_AT_ONCE], key=itemgetter(0)))
+        while found:
+            run = found[-SORTED_AT_ONCE:]
+            del found[-SORTED_AT_ONCE:]
+            run.reverse()  # What has the same key goes out in the order in which it was found.
+            run.sort(key=itemgetter(0), reverse=True)
+            runs.append(_given_up(run))
+            del run
             if pace.is_over():
                 yield ON_LOOP
+        runs.reverse()
         begin = (self._page - 1) * self._size if self._page else 0
         chosen = list[Any]()
         for number, (_, thing) in enumerate(merge(*runs, key=itemgetter(0))):
@@ -85,8 +91,13 @@ class Listing:
                 chosen.append(thing)
             if pace.is_over():
                 yield ON_LOOP
+        for run_left in runs:
+            for _ in run_left:
+                if pace.is_over():
+                    yield ON_LOOP
         parts = [b'{"items": [']
-        for thing in chosen:
+        chosen.reverse()
+        for thing in _given_up(chosen):
             row = self._describe(thing)
             if row is not None:
                 parts += (json.dumps(row).encode(), b", ")
@@ -100,6 +111,12 @@ class Listing:
 
     def clean_up(self) -> None:
         """As ``jobs.Job``."""
+
+
+def _given_up(things: list[Any]) -> Iterator[Any]:
+    """The things, from the last one on.  Each goes when it was read: to free a hundred thousand at once takes 50 ms."""
+    while things:
+        yield things.pop()
 
 
 def _matcher(paging: Any) -> Callable[[str], bool]:
