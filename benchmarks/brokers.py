@@ -106,6 +106,17 @@ class Wire(Client):
         """Read frames up to the method; its arguments."""
         return self._answer(index)
 
+    def count(self, what: bytes, times: int) -> None:
+        """Read until the octets ``what`` came so many times.  After this the client may only be dropped."""
+        rest = b""
+        while times > 0:
+            came = self._socket.recv(1 << 20)
+            if not came:
+                raise PerfError("the connection is gone")
+            octets = rest + came
+            times -= octets.count(what)
+            rest = octets[-len(what) + 1:]
+
     def discard(self) -> None:
         """Read what is there, and forget it.  After this the client may only be dropped."""
         self._socket.setblocking(False)

@@ -5,6 +5,7 @@ import json
 import shutil
 import struct
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 from abuser import DEAD, QUEUE, Abuser, Step, publish
 from brokers import Wire
 
-from brokerd.cli.perfclient import method, qos_arguments, shortstr
+from brokerd.cli.perfclient import method, qos_arguments, shortstr, table
 
 STREAM, VHOST, POLICY = "starvation.stream", "starvation", "starvation"
 OF_STREAM = {"x-queue-type": "stream"}
@@ -85,6 +86,33 @@ def given_back(it: Abuser) -> Iterator[Step]:
         other.send(method(1, (60, 120), struct.pack(">QB", 0, 3)))
         wait_for_deliveries(other, found)
         other.drop()
+
+    yield work
+    it.client.delete_queue(STREAM)
+
+
+@contextlib.contextmanager
+def sharing(it: Abuser) -> Iterator[Step]:
+    readers, messages, part = 64, 1_000_000, 10_000
+    asked = {"x-stream-offset": "first", "x-stream-reader": "all", "x-stream-partitions": "hash"}
+    begin = b"".join(
+        method(channel, (20, 10), shortstr("")) + method(channel, (60, 10), qos_arguments(0xFFFF))
+        + method(channel, (60, 20), b"\0\0" + shortstr(STREAM) + shortstr("t") + b"\0" + table(asked))
+        for channel in range(2, 2 + readers))
+    octets = publish(STREAM) * part
+
+    def work() -> None:
+        stream_of(it, b"")
+        other = it.connect()
+        other.send(begin + method(1, (60, 10), qos_arguments(0)))
+        other.wait_for((60, 11))        # All of them read: the first one alone would take as many as it may.
+        sender = threading.Thread(target=lambda: [it.client.send(octets) for _ in range(messages // part)])
+        sender.start()
+        other.count(b"\0\0\0\x10" + bytes(16) + b"\xce", messages)
+        sender.join()
+        other.drop()
+        while it.operate("stream readers", queue=STREAM)["items"][0]["reads"]:
+            time.sleep(0.01)
 
     yield work
     it.client.delete_queue(STREAM)
@@ -298,7 +326,8 @@ def policy(it: Abuser) -> Iterator[Step]:
 
 
 CASES: dict[str, Callable[[Abuser], contextlib.AbstractContextManager[Step]]] = {
-    "filters": filters, "many readers": many_readers, "given back": given_back, "retention": retention,
+    "filters": filters, "many readers": many_readers, "given back": given_back, "sharing": sharing,
+    "retention": retention,
     "group purge": group_purge, "groups": groups, "redrive": redrive, "replay": replay, "move": move, "copy": copy,
     "queue copy": queue_copy, "browse": browse, "backup": backup, "import": import_, "export": export, "policy": policy,
 }  # fmt: skip

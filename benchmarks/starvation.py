@@ -54,6 +54,7 @@ In these, which are for brokerd alone, an operator has the broker do something, 
     filters         10 readers of 2,000 messages of a stream, each with a hundred LIKE
     many readers    10,000 readers of a stream with a filter, whose channel is closed
     given back      10,000 messages given back by a reader of a stream that is 14,000 segments further
+    sharing         64 readers that share a stream and have a million messages unacked hang up
     retention       a policy has a stream give up 1,000 segments
     group purge     50,000 messages of one message group are purged, among 1,000 other groups
     groups          a queue of 50,000 message groups is listed, and purged

@@ -23,6 +23,7 @@ DIFFERENCES = {
     "`x-max-priority` with a length": "the highest go first",
     "`queue.purge` of a stream": "540",
     "`queue.delete-ok` of a stream": "0 messages",
+    "an `exclusive` reader of a stream": "the flag has no meaning",
     "offsets of a stream": "from 0",
     "refusals of a stream's readers": "an Erlang term",
     "`x-delivery-limit` of a classic queue": "406",

@@ -386,10 +386,27 @@ def test_a_wrong_argument_of_a_reader_is_refused_in_words_and_costs_the_channel_
 
 @rabbitmq("it lets a stream's reader have a priority")
 def test_a_reader_has_no_priority(peer, stream):
+    check_is_not_for_readers(peer, stream, "x-priority", 5)
+
+
+def test_a_reader_is_not_cancelled_on_a_failover(peer, stream):
+    check_is_not_for_readers(peer, stream, "x-cancel-on-ha-failover", True)
+
+
+def check_is_not_for_readers(peer, stream, argument, value):
     peer.prefetch(5)
-    assert peer.refusal(methods.BasicConsume(queue=stream, arguments={"x-priority": 5})) == (
-        406, f"PRECONDITION_FAILED - invalid arg 'x-priority' for queue '{stream}' in vhost '/' of queue type "
+    assert peer.refusal(methods.BasicConsume(queue=stream, arguments={argument: value})) == (
+        406, f"PRECONDITION_FAILED - invalid arg '{argument}' for queue '{stream}' in vhost '/' of queue type "
         "rabbit_stream_queue")
+
+
+@differs("an `exclusive` reader of a stream")
+@pytest.mark.parametrize(("first", "second"), [(True, False), (False, True), (True, True)])
+def test_an_exclusive_reader_is_the_only_one(peer, stream, first, second):
+    peer.prefetch(5)
+    peer.ask(methods.BasicConsume(queue=stream, consumer_tag="first", exclusive=first))
+    assert peer.refusal(methods.BasicConsume(queue=stream, consumer_tag="second", exclusive=second)) == (
+        403, f"ACCESS_REFUSED - queue '{stream}' in vhost '/' in exclusive use")
 
 
 @differs("offsets of a stream", always=False)

@@ -264,23 +264,42 @@ def deliveries_that_a_commit_rejects(peer, port):
     return lambda: peer.do(methods.BasicNack(delivery_tag=0, multiple=True, requeue=False), methods.TxCommit())
 
 
+def readers_that_share_a_stream_and_leave(peer, port, count=60_000):
+    peer.ask(methods.QueueDeclare(queue=NAMES[0], durable=True, arguments={"x-queue-type": "stream"}))
+    asked = {"x-stream-reader": "all", "x-stream-partitions": "hash", "x-stream-offset": "first"}
+    peer.do((2, methods.ChannelOpen()), (2, methods.BasicQos(prefetch_count=0xFFFF)),
+            *((2, methods.BasicConsume(queue=NAMES[0], consumer_tag=f"{number}", arguments=asked))
+              for number in range(16)))
+    with Abuser(port).open() as publisher:
+        publisher.do(message(NAMES[0], "") * count)
+        publisher.close()
+    peer.wait(methods.BasicDeliver, count)
+
+    def work():
+        peer.send((2, methods.ChannelClose(reply_code=200, reply_text="", class_id=0, method_id=0)))
+        peer.wait(methods.ChannelCloseOk)
+
+    return work
+
+
 ABUSES = [methods_in_python, declares_and_deletes, a_commit, a_first_publish_to_many_queues, a_message_in_every_level,
           exclusive_queues_that_end, a_hash_ring_made_anew, bindings_whose_exchange_goes, a_queue_whose_bindings_go,
           an_exchange_whose_bindings_go, a_queue_whose_consumers_go, headers_of_many_shapes, patterns_of_many_paths,
           deduplication_keys, messages_that_become_due_at_once, consumers_whose_channel_ends, a_purge,
           auto_delete_queues_whose_consumers_channel_ends, a_history_for_a_new_binding,
           what_leads_to_an_exchange_that_loses_its_last_binding, long_work_behind_a_commit,
-          deliveries_that_a_client_recovers, deliveries_that_a_commit_rejects]
+          deliveries_that_a_client_recovers, deliveries_that_a_commit_rejects, readers_that_share_a_stream_and_leave]
 
 
 # A single method: nothing but its own pieces lets others through.
 ONE_METHOD = (a_queue_whose_bindings_go, an_exchange_whose_bindings_go, a_queue_whose_consumers_go,
               auto_delete_queues_whose_consumers_channel_ends, a_history_for_a_new_binding,
               what_leads_to_an_exchange_that_loses_its_last_binding, long_work_behind_a_commit,
-              deliveries_that_a_commit_rejects)
+              deliveries_that_a_commit_rejects, readers_that_share_a_stream_and_leave)
 
 # What needs the broker's port.
-OF_TWO_CLIENTS = (exclusive_queues_that_end, deliveries_that_a_client_recovers, deliveries_that_a_commit_rejects)
+OF_TWO_CLIENTS = (exclusive_queues_that_end, deliveries_that_a_client_recovers, deliveries_that_a_commit_rejects,
+                  readers_that_share_a_stream_and_leave)
 
 
 class Other:

@@ -255,6 +255,7 @@ cdef struct store_t:            # the messages of one priority level, in a direc
     seg_t *first
     seg_t *last                 # the one appended to
     uint32_t segments_n         # of the list that begins with `first`
+    uint64_t full_octets        # of the files of all these segments but the last one, as far as they have records
     seg_t *cursor               # next record to hand out is here (or later)
     uint32_t position
     uint32_t returned_n

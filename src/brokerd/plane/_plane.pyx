@@ -60,7 +60,8 @@ One compiled unit, so that a message's way is inlined; one concern a file:
     reader.pxi      a stream's reader: its place, and what it holds
     filter_values.pxi values of headers and properties, compared and calculated with
     filter.pxi      what a stream's reader wants
-    share.pxi       what a stream's readers of one name share
+    share_keys.pxi  what a stream's readers of one name share, and who of them gets which key
+    share.pxi       the messages that they hold, and readers that come and leave
     stream_limits.pxi what a stream keeps
     stream.pxi      streams: messages that are read, and stay
     look.pxi        streams looked through without a consumer
@@ -228,6 +229,7 @@ include "stream_segments.pxi"
 include "reader.pxi"
 include "filter_values.pxi"
 include "filter.pxi"
+include "share_keys.pxi"
 include "share.pxi"
 include "stream_limits.pxi"
 include "stream.pxi"

@@ -47,7 +47,7 @@ cdef int check_segment(seg_t *s) except -1:
 cdef int check_store(store_t *st) except -1:
     cdef seg_t *s = st.first
     cdef seg_t *before = NULL
-    cdef uint64_t waiting = 0, unsynced = 0
+    cdef uint64_t waiting = 0, unsynced = 0, octets = 0
     cdef bint beyond = st.cursor == NULL
     cdef uint32_t i
     while s != NULL:
@@ -59,6 +59,7 @@ cdef int check_store(store_t *st) except -1:
         check_segment(s)
         waiting += s.waiting
         unsynced += s.unsynced
+        octets += s.end if s != st.last else 0
         before = s
         s = s.next
     if before != st.last or not beyond:
@@ -71,6 +72,7 @@ cdef int check_store(store_t *st) except -1:
         s = s.next
     compare_count(f"{(<bytes>st.directory).decode()}: ready", st.ready, waiting + st.returned_n)
     compare_count(f"{(<bytes>st.directory).decode()}: unsynced segments", st.unsynced_n, unsynced)
+    compare_count(f"{(<bytes>st.directory).decode()}: octets of full segments", st.full_octets, octets)
     for i in range(1, st.returned_n):
         if st.returned[(i - 1) >> 1].seq >= st.returned[i].seq:
             raise AssertionError(f"{(<bytes>st.directory).decode()}: the heap of returned records is out of order")

@@ -90,6 +90,10 @@ cdef inline void count_ready(store_t *st) noexcept nogil:
 
 cdef void seg_unlink_from_list(seg_t *s) noexcept nogil:
     cdef store_t *st = s.store
+    if s != st.last:
+        st.full_octets -= s.end
+    elif s.prev != NULL:
+        st.full_octets -= s.prev.end
     if s.prev != NULL:
         s.prev.next = s.next
     else:
@@ -107,6 +111,7 @@ cdef void seg_append_to_list(seg_t *s) noexcept nogil:
     s.prev = st.last
     s.next = NULL
     if st.last != NULL:
+        st.full_octets += st.last.end
         st.last.next = s
     else:
         st.first = s

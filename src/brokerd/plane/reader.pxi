@@ -21,6 +21,7 @@ cdef enum:
     FIND_LOOKS = 16384          # records that reader_find() looks at in one turn
     SKIP_LOOKS = 64             # messages that cost as much as a look into an index
     MAP_LOOKS = 64              # ... as to open and map a segment
+    MAPPED_FROM = 1 << 20       # octets: arrays as large as this have pages of their own
     STREAM_MAPS_MOST = 512      # segments mapped for readers, before those of all but the present reader are unmapped
 
 cdef struct held_t:
@@ -34,6 +35,8 @@ cdef struct held_t:
 
 cdef struct stream_t
 cdef struct share_t
+cdef struct flows_t:            # a list of keys (share_keys.pxi)
+    uint32_t first, last
 
 cdef struct reader_t:
     consumer_t *consumer
@@ -64,15 +67,20 @@ cdef struct reader_t:
     uint32_t turn               # of the newer cell there
     uint64_t kept               # what that cell says, and all before it is done with; 0: not known, an ack will write it
     held_t *held
+    size_t held_octets
     uint32_t held_capacity, held_n
     uint32_t unused             # the first free one; NO_HELD: none
+    uint32_t fresh              # those from here on were never used, and nothing has been written there
     uint32_t first, last        # by offset
     uint32_t *again             # heap of those that were given back, the lowest offset on top
     uint32_t again_n
     share_t *share              # NULL: it reads alone; else its place, and what it holds, are there
     reader_t *share_next        # of the share's
     uint64_t seed               # of its hashes of keys
-    uint32_t waiting            # the lowest that waits for it there (share.pxi); NO_HELD: none
+    uint32_t waiting            # the lowest that waits for it there (share_keys.pxi); NO_HELD: none
+    uint32_t waiting_n          # in that heap
+    uint8_t slot_of_share       # its place in share_t.at
+    flows_t flows               # its keys
 
 cdef struct stream_t:
     gate_t gate
@@ -110,36 +118,78 @@ cdef struct stream_t:
     uint8_t next_rule_names[1024]
 
 
+# ---- arrays that may have millions of entries
+
+cdef extern from "<sys/mman.h>" nogil:
+    void *mremap(void *at, size_t old, size_t new, int flags, ...)
+    int MREMAP_MAYMOVE
+
+
+cdef int array_grow(void **at, size_t *octets, size_t new) noexcept nogil:
+    """As realloc(), but what a large array has is not copied: its pages move.  0 or ENOMEM."""
+    cdef void *moved
+    if new <= octets[0]:
+        return 0
+    if new < MAPPED_FROM:
+        moved = realloc(at[0], new)
+    elif octets[0] >= MAPPED_FROM:
+        moved = mremap(at[0], octets[0], new, MREMAP_MAYMOVE)
+    else:
+        moved = mmap(NULL, new, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+    if moved == NULL or moved == MAP_FAILED:
+        return ENOMEM
+    if new >= MAPPED_FROM > octets[0]:
+        if octets[0]:
+            memcpy(moved, at[0], octets[0])
+        free(at[0])
+    at[0] = moved
+    octets[0] = new
+    return 0
+
+
+cdef void array_free(void *at, size_t octets) noexcept nogil:
+    if octets < MAPPED_FROM:
+        free(at)
+    elif at != NULL:
+        munmap(at, octets)
+
+
 # ---- deliveries that a reader holds
 
 cdef int held_grow(reader_t *r) noexcept nogil:
     cdef uint32_t n = r.held_capacity * 2 if r.held_capacity else 16
-    cdef held_t *held = <held_t *>realloc(r.held, n * sizeof(held_t))
     cdef uint32_t *again
-    cdef uint32_t i
-    if held == NULL:
+    if array_grow(<void **>&r.held, &r.held_octets, n * sizeof(held_t)) != 0:
         return ENOMEM
-    r.held = held
-    again = <uint32_t *>realloc(r.again, n * sizeof(uint32_t))
-    if again == NULL:
-        return ENOMEM
-    r.again = again
-    for i in range(r.held_capacity, n):
-        held[i].after = i + 1 if i + 1 < n else NO_HELD
-    r.unused = r.held_capacity
+    if r.consumer != NULL:      # Else it is a share's place: what is given back waits in heaps.
+        again = <uint32_t *>realloc(r.again, n * sizeof(uint32_t))
+        if again == NULL:
+            return ENOMEM
+        r.again = again
     r.held_capacity = n
     return 0
+
+
+cdef uint32_t held_fresh(reader_t *r) noexcept nogil:
+    """The index of one that was never used; NO_HELD: no memory."""
+    if r.fresh == r.held_capacity and held_grow(r) != 0:
+        return NO_HELD
+    r.fresh += 1
+    return r.fresh - 1
 
 
 cdef inline uint32_t hold(reader_t *r, uint64_t offset, uint64_t number, uint32_t position) noexcept nogil:
     """The delivery that follows is held.  Returns its index in `held`; NO_HELD: no memory."""
     cdef uint32_t i
     cdef held_t *h
-    if UNLIKELY(r.unused == NO_HELD) and held_grow(r) != 0:
-        return NO_HELD
     i = r.unused
+    if LIKELY(i != NO_HELD):
+        r.unused = r.held[i].after
+    else:
+        i = held_fresh(r)
+        if UNLIKELY(i == NO_HELD):
+            return NO_HELD
     h = &r.held[i]
-    r.unused = h.after
     h.offset = offset
     h.number = number
     h.position = position

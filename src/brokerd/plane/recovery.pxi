@@ -84,6 +84,9 @@ cdef void replace_file(seg_t *s, uint32_t records, uint32_t end, uint32_t capaci
     acks_unmap(s)
     s.records = records
     s.settled = 0
+    if s != s.store.last:
+        s.store.full_octets += end
+        s.store.full_octets -= s.end
     s.end = end
     s.capacity = s.allocated = s.zeroed = capacity
     s.passed_below = end

@@ -283,6 +283,7 @@ cdef void store_empty(store_t *st) noexcept nogil:
         s = next
     st.first = st.last = st.cursor = NULL
     st.segments_n = 0
+    st.full_octets = 0
     while st.leaving != NULL:
         seg_free(take_leaving(st, st.leaving.number))
     if st.spare != NULL:

@@ -150,9 +150,19 @@ cdef int share_take(gate_t *gate, reader_t *r, place_t *t) noexcept nogil:
     cdef reader_t *p = &share.place
     cdef uint64_t seq
     cdef uint32_t i
-    cdef reader_t *owner
+    cdef flow_t *f
     if r.waiting != NO_HELD and share_take_waiting(r, t):
         return TAKE_DONE
+    if UNLIKELY(share.ownerless.first != NO_FLOW):
+        if gate.queue.core.looks_left <= 0:
+            put_off(r.consumer)
+            return TAKE_END
+        find_owners(share)
+        if r.waiting != NO_HELD and share_take_waiting(r, t):
+            return spend_looks(gate, TAKE_DONE)
+        if share.ownerless.first != NO_FLOW:
+            share.full = share.heaped >= SHARE_WAITS_MOST
+            return spend_looks(gate, TAKE_END if share.full else after_others(r.consumer, p))
     if r.waiting != NO_HELD or not reads_for_all(r):
         return TAKE_END
     if UNLIKELY(is_out_of_looks(gate, p)):
@@ -164,12 +174,12 @@ cdef int share_take(gate_t *gate, reader_t *r, place_t *t) noexcept nogil:
             i = share_hold(share, p.seg.map + p.position)
             if UNLIKELY(i == NO_HELD):
                 break
-            owner = share.flows[share.parts[i].flow].owner
-            if owner == r:
+            f = &share.flows[share.parts[i].flow]
+            if owner_of(share, f) == r:
                 share_hand_out(share, i, p.seg, t)
                 step_over(p, seq)
                 return spend_looks(gate, TAKE_DONE)
-            wait_for(share, owner, i)
+            wait_for(share, f, i)
             if share.waiting >= SHARE_WAITS_MOST:
                 share.full = True
                 step_over(p, seq)
@@ -285,6 +295,7 @@ cdef share_t *new_share(stream_t *stream) noexcept nogil:
     memcpy(share.name, stream.next_name, 256)
     share.single = stream.next_single
     share.unused = NO_FLOW
+    share.ownerless.first = share.ownerless.last = NO_FLOW
     share.rule = stream.next_rule
     memcpy(share.rule_names, stream.next_rule_names, sizeof(share.rule_names))
     for i in range(share.rule.names_n):
@@ -304,7 +315,7 @@ cdef void stream_join(gate_t *gate, consumer_t *c) noexcept nogil:
         share = find_share(stream, stream.next_name)
         if share == NULL:
             share = new_share(stream)
-        if share == NULL:
+        if share == NULL or share.readers_n == SHARE_READERS_MOST:
             free(r)
             return
     r.consumer = c
@@ -359,7 +370,7 @@ cdef void reader_free(void *reader) noexcept nogil:
     if r.share != NULL:
         share_forget(r.share)
     filter_free(r)
-    free(r.held)
+    array_free(r.held, r.held_octets)
     free(r.again)
     free(r)
 
@@ -556,18 +567,14 @@ cdef class Stream(Gate):
         cdef list readers
         cdef share_t *share = self.stream.shares
         cdef reader_t *r
-        cdef uint32_t i, keys
         while share != NULL:
             readers = []
             r = share.readers
             while r != NULL:
                 readers.append(<Consumer>r.consumer.owner)
                 r = r.share_next
-            keys = 0
-            for i in range(share.capacity):
-                keys += share.flows[i].first != NO_HELD
-            out.append((<bytes>share.name[1:1 + share.name[0]], share.single != 0, readers, share.out, share.waiting, keys,
-                        filter_of(&share.place)))
+            out.append((<bytes>share.name[1:1 + share.name[0]], share.single != 0, readers, share.out, share.waiting,
+                        share.flows_n, filter_of(&share.place)))
             share = share.next
         return out
 

@@ -21,21 +21,16 @@ cdef void remove_first(stream_t *stream) noexcept nogil:
     retire_if_settled(s)
 
 
-cdef uint64_t octets_of_files(store_t *st) noexcept nogil:
-    cdef seg_t *s = st.first
-    cdef uint64_t n = 0
-    while s != NULL:
-        n += s.end
-        s = s.next
-    return n
+cdef inline uint64_t octets_of_files(store_t *st) noexcept nogil:
+    return st.full_octets + st.last.end if st.last != NULL else 0
 
 
-cdef bint is_over_retention(stream_t *stream, uint64_t octets) noexcept nogil:
+cdef bint is_over_retention(stream_t *stream) noexcept nogil:
     cdef queue_t *q = stream.gate.queue
     cdef int64_t begun
     if stream.max_length >= 0 and q.ready > <uint64_t>stream.max_length:
         return True
-    if stream.max_octets >= 0 and octets > <uint64_t>stream.max_octets:
+    if stream.max_octets >= 0 and octets_of_files(&q.store) > <uint64_t>stream.max_octets:
         return True
     if stream.age < 0:
         return False
@@ -46,13 +41,10 @@ cdef bint is_over_retention(stream_t *stream, uint64_t octets) noexcept nogil:
 cdef uint32_t stream_retain(stream_t *stream, uint32_t most) noexcept nogil:
     """Remove at most so many segments that the limits ask for.  Returns how many."""
     cdef store_t *st = &stream.gate.queue.store
-    cdef uint64_t octets
     cdef uint32_t n = 0
     if stream.max_length < 0 and stream.max_octets < 0 and stream.age < 0:
         return 0
-    octets = octets_of_files(st) if stream.max_octets >= 0 else 0
-    while n < most and st.first != st.last and is_over_retention(stream, octets):
-        octets -= min(octets, <uint64_t>st.first.end)
+    while n < most and st.first != st.last and is_over_retention(stream):
         remove_first(stream)
         n += 1
     return n

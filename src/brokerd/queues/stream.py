@@ -36,7 +36,7 @@ OFFSET_RULE = (
     "such as '1h'"
 )
 # Arguments of basic.consume that ask for what streams do not have.
-NOT_FOR_READERS = ("x-priority",)
+NOT_FOR_READERS = ("x-priority", "x-cancel-on-ha-failover")
 FIRST_OFFSET = "x-stream-first-offset"  # counts only while no offset of the reader is kept
 SHARERS_MAX = 256  # readers of one name: the plane's SHARE_READERS_MOST
 SERVER_TAG = "amq.ctag-"  # what consumer tags begin with that the broker made

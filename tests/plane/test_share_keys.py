@@ -1,0 +1,68 @@
+"""Keys of readers that share: more of them than the table had buckets, and owners for what a reader that left held.
+
+Each turn has the plane compare its counts.
+"""
+
+import pytest
+from tests.plane.harness import publish
+from tests.plane.test_share import Shared
+
+
+@pytest.fixture
+def shared(make_bench):
+    return Shared(make_bench())
+
+
+def test_what_waits_while_no_reader_is_there_goes_to_the_first_that_comes(shared):
+    only = shared.join(prefetch=400)
+    shared.publish(*[f"k{i % 150}" for i in range(450)])
+    shared.leave(only)
+    for offset in sorted(shared.holder)[1::2]:
+        shared.settle(only, offset, requeue=True)
+    assert shared.gate.shares()[0][2:6] == ([], 200, 200, 150)
+    first, second = shared.join(prefetch=1000), shared.join(prefetch=1000)
+    assert set(shared.holder.values()) == {only, first}     # A second one owns no key that the first one has.
+    shared.close(only)
+    assert sorted(shared.holder) == list(range(1, 451))
+    assert set(shared.holder.values()) == {first, second}
+    shared.drain()
+    assert shared.gate.shares()[0][3:6] == (0, 0, 0)
+
+
+def test_a_key_that_comes_again_is_found_however_many_keys_came_since(shared):
+    readers = [shared.join(prefetch=2000) for _ in range(3)]
+    for keys in (range(40), range(20, 200), range(0, 200, 7), range(250)):
+        shared.publish(*[f"k{i}" for i in keys])    # Which asserts one holder of each key, and its order.
+    for number in readers[:2]:
+        shared.close(number)
+    assert len(shared.holder) == len(shared.keys)
+    shared.drain()
+    assert shared.gate.shares()[0][3:6] == (0, 0, 0)
+    shared.publish(*[f"k{i}" for i in range(250)])
+    assert len(shared.holder) == 250
+
+
+def test_keys_that_lost_their_owner_wait_for_one_until_fewer_messages_wait_in_heaps(shared):
+    first = shared.join(prefetch=40_000)
+    shared.bench.core.clock = lambda: 1_000_000_000
+    shared.keys = [None] * 40_000
+    octets = publish(1, b"m")
+    for _ in range(20):
+        shared.connection.feed(octets * 2000)
+        shared.bench.turns()
+        list(shared.connection.frames())
+    assert shared.turns_until(lambda share: share[3] == 40_000)
+    slow, quick = shared.join(prefetch=1), shared.join(prefetch=0xFFFF)
+    shared.connection.channels[first].close()
+    # About half of what is given an owner is the slow one's, and stays in its heap.
+    assert shared.turns_until(lambda share: share[3] > 12_000)
+    for _ in range(50):
+        shared.bench.turns()
+        list(shared.connection.frames())
+    out, waiting = shared.gate.shares()[0][3:5]
+    assert out < 25_000
+    assert out + waiting == 40_000
+    shared.connection.channels[slow].close()
+    assert shared.turns_until(lambda share: share[3:5] == (40_000, 0))
+    assert len(shared.connection.channels[quick].consumers) == 1
+    shared.queue.check()
