@@ -98,6 +98,15 @@ cdef bint share_take_waiting(reader_t *r, place_t *t) noexcept nogil:
     return False
 
 
+cdef inline int spend_on_share(share_t *share, int took, uint32_t messages) noexcept nogil:
+    """Count the looks, and what so many messages cost besides in a share that holds many: the turn's alone, not filters'."""
+    cdef gate_t *gate = &share.place.stream.gate
+    gate.queue.core.looks_left -= gate.looked
+    if share.capacity > SHARE_IS_LARGE:
+        gate.looked += LARGE_COSTS * messages
+    return took
+
+
 cdef bint reads_for_all(reader_t *r) noexcept nogil:
     """Whether this reader may read on at the share's place."""
     cdef share_t *share = r.share

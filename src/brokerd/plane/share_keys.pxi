@@ -23,6 +23,8 @@ cdef enum:
     SHARE_WAITS_MOST = 16384    # messages that wait for their readers
     SHARE_READERS_MOST = 256
     SHARE_LOOKS = 2048          # keys and messages that one reader gives owners, before others have their turn
+    SHARE_IS_LARGE = 65536      # messages for which there is room: from here on the tables are in no cache, and
+    LARGE_COSTS = 12            # ... a message costs as much as so many looks more
     NO_FLOW = 0xFFFFFFFF
 
 cdef struct flow_t:

@@ -149,20 +149,20 @@ cdef int share_take(gate_t *gate, reader_t *r, place_t *t) noexcept nogil:
     cdef share_t *share = r.share
     cdef reader_t *p = &share.place
     cdef uint64_t seq
-    cdef uint32_t i
+    cdef uint32_t i, held = 0
     cdef flow_t *f
     if r.waiting != NO_HELD and share_take_waiting(r, t):
-        return TAKE_DONE
+        return spend_on_share(share, TAKE_DONE, 1)
     if UNLIKELY(share.ownerless.first != NO_FLOW):
         if gate.queue.core.looks_left <= 0:
             put_off(r.consumer)
             return TAKE_END
         find_owners(share)
         if r.waiting != NO_HELD and share_take_waiting(r, t):
-            return spend_looks(gate, TAKE_DONE)
+            return spend_on_share(share, TAKE_DONE, gate.looked)
         if share.ownerless.first != NO_FLOW:
             share.full = share.heaped >= SHARE_WAITS_MOST
-            return spend_looks(gate, TAKE_END if share.full else after_others(r.consumer, p))
+            return spend_on_share(share, TAKE_END if share.full else after_others(r.consumer, p), gate.looked)
     if r.waiting != NO_HELD or not reads_for_all(r):
         return TAKE_END
     if UNLIKELY(is_out_of_looks(gate, p)):
@@ -178,22 +178,23 @@ cdef int share_take(gate_t *gate, reader_t *r, place_t *t) noexcept nogil:
             if owner_of(share, f) == r:
                 share_hand_out(share, i, p.seg, t)
                 step_over(p, seq)
-                return spend_looks(gate, TAKE_DONE)
+                return spend_on_share(share, TAKE_DONE, held + 1)
             wait_for(share, f, i)
+            held += 1
             if share.waiting >= SHARE_WAITS_MOST:
                 share.full = True
                 step_over(p, seq)
-                return spend_looks(gate, TAKE_END)
+                return spend_on_share(share, TAKE_END, held)
         step_over(p, seq)
         gate.looked += 1
         if not (may_look_on(gate) if is_filtered(p) else gate.looked < FILTER_LOOKS):
-            return spend_looks(gate, after_others(r.consumer, p))
+            return spend_on_share(share, after_others(r.consumer, p), held)
     gate.looked += 1
     if UNLIKELY(p.goes_on):
-        return spend_looks(gate, after_others(r.consumer, p))
+        return spend_on_share(share, after_others(r.consumer, p), held)
     keep_passed(p)
     rest_at_end(r)
-    return spend_looks(gate, TAKE_END)
+    return spend_on_share(share, TAKE_END, held)
 
 
 cdef bint stream_settle(gate_t *gate, place_t *t, uint8_t kind) noexcept nogil:
