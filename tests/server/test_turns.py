@@ -264,7 +264,7 @@ def deliveries_that_a_commit_rejects(peer, port):
     return lambda: peer.do(methods.BasicNack(delivery_tag=0, multiple=True, requeue=False), methods.TxCommit())
 
 
-def readers_that_share_a_stream_and_leave(peer, port, count=60_000):
+def readers_that_share_a_stream_and_leave(peer, port, count=100_000):
     peer.ask(methods.QueueDeclare(queue=NAMES[0], durable=True, arguments={"x-queue-type": "stream"}))
     asked = {"x-stream-reader": "all", "x-stream-partitions": "hash", "x-stream-offset": "first"}
     peer.do((2, methods.ChannelOpen()), (2, methods.BasicQos(prefetch_count=0xFFFF)),
@@ -295,7 +295,7 @@ ABUSES = [methods_in_python, declares_and_deletes, a_commit, a_first_publish_to_
 ONE_METHOD = (a_queue_whose_bindings_go, an_exchange_whose_bindings_go, a_queue_whose_consumers_go,
               auto_delete_queues_whose_consumers_channel_ends, a_history_for_a_new_binding,
               what_leads_to_an_exchange_that_loses_its_last_binding, long_work_behind_a_commit,
-              deliveries_that_a_commit_rejects, readers_that_share_a_stream_and_leave)
+              deliveries_that_a_commit_rejects)
 
 # What needs the broker's port.
 OF_TWO_CLIENTS = (exclusive_queues_that_end, deliveries_that_a_client_recovers, deliveries_that_a_commit_rejects,

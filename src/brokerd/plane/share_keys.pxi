@@ -1,4 +1,4 @@
-# What the readers of one name share: one place, one kept offset, and the messages between them.
+# The share of the readers of one name: one place, one kept offset, and the messages between them.
 #
 #    share_t     reads for all its readers; its `place` holds every delivery of theirs.  A message belongs to a key, and a key to
 #                one reader for as long as a message of it is out or waits: so order holds within each key
