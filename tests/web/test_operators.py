@@ -4,6 +4,7 @@ import re
 
 import pika
 from playwright.sync_api import expect
+from tests.management.http import Http
 from tests.web.conftest import AXE, MS, find_barriers
 
 expect.set_options(timeout=MS)
@@ -64,9 +65,9 @@ def test_the_log_shows_what_comes_and_filters_it(site):
     lines = window.get_by_role("region", name="Log").locator("tbody tr")
     expect(lines.filter(has_text="(HTTP)")).to_have_count(1)
     connection = site.client().connection
-    opened = lines.filter(has_text="guest /: opened").first  # other tests leave lines too
-    expect(opened).to_be_visible()
-    port = re.search(r":(\d+) guest", opened.inner_text())[1]
+    mine = max(Http(site.port).do("connection", "list")["items"], key=lambda row: row["number"])  # others leave lines too
+    port = mine["peer_port"]
+    expect(lines.filter(has_text=f":{port} guest /: opened")).to_be_visible()
     window.get_by_label("With the text").fill(f":{port} guest /: closed after")
     expect(window.get_by_text("No line of the log is like that.")).to_be_visible()
     connection.close()
