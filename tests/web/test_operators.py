@@ -65,7 +65,8 @@ def test_the_log_shows_what_comes_and_filters_it(site):
     lines = window.get_by_role("region", name="Log").locator("tbody tr")
     expect(lines.filter(has_text="(HTTP)")).to_have_count(1)
     connection = site.client().connection
-    mine = max(Http(site.port).do("connection", "list")["items"], key=lambda row: row["number"])  # others leave lines too
+    clients = Http(site.port).do("connection", "list")["items"]  # other tests leave lines too
+    mine = max(clients, key=lambda row: row["number"])
     port = mine["peer_port"]
     expect(lines.filter(has_text=f":{port} guest /: opened")).to_be_visible()
     window.get_by_label("With the text").fill(f":{port} guest /: closed after")
