@@ -67,10 +67,8 @@ cdef struct reader_t:
     uint32_t turn               # of the newer cell there
     uint64_t kept               # what that cell says, and all before it is done with; 0: not known, an ack will write it
     held_t *held
-    size_t held_octets
     uint32_t held_capacity, held_n
     uint32_t unused             # the first free one; NO_HELD: none
-    uint32_t fresh              # those from here on were never used, and nothing has been written there
     uint32_t first, last        # by offset
     uint32_t *again             # heap of those that were given back, the lowest offset on top
     uint32_t again_n
@@ -81,6 +79,8 @@ cdef struct reader_t:
     uint32_t waiting_n          # in that heap
     uint8_t slot_of_share       # its place in share_t.at
     flows_t flows               # its keys
+    size_t held_octets
+    uint32_t fresh              # those of `held` from here on were never used, and nothing has been written there
 
 cdef struct stream_t:
     gate_t gate
