@@ -115,9 +115,14 @@ class Transport:
         self.octets = b""
         self.reading = True
         self.on_write = None
+        self.closing = False        # It drops what it is given, as uvloop's do.
+
+    def is_closing(self):
+        return self.closing
 
     def write(self, octets):
-        self.octets += octets
+        if not self.closing:
+            self.octets += octets
         if self.on_write is not None:
             self.on_write()
 

@@ -373,3 +373,29 @@ def test_a_consumer_that_does_not_ask_gets_no_number_beside_one_that_does(client
     client.connection.feed(publish(1, b"1") + publish(1, b"2"))
     bench.turns()
     assert sorted(b"x-message-seq" in one.properties for one in client.receive()) == [False, True]
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_behind_octets_that_a_closing_transport_has_dropped_no_others_go_out(bench, queue, client, large):
+    """The socket was full, and took a part of a frame: then the client would read a frame that has no end."""
+    client.ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    one, other = client.connection, bench.connection(1)
+    consume(one.channels[1], queue, no_ack=True)
+    one.out.closing = True
+    sent = body(1_000_000) if large else body(20_000)
+    for _ in range(2 if large else 100):
+        other.feed(publish(1, sent))
+    got = b""
+    for _ in range(1000):
+        other.feed(publish(1, b"later"))
+        bench.turns()
+        try:
+            got += client.theirs.recv(1 << 24)
+        except BlockingIOError:
+            break
+    assert got
+    whole = 0
+    while len(got) - whole >= 7 and whole + 8 + int.from_bytes(got[whole + 3:whole + 7]) <= len(got):
+        whole += 8 + int.from_bytes(got[whole + 3:whole + 7])
+        assert got[whole - 1] == 0xCE
+    assert b"later" not in got

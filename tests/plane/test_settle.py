@@ -65,7 +65,8 @@ def test_a_channel_tells_what_its_client_holds_of_a_queue_and_since_when(bench, 
     assert tag == 12
     assert [(one[0], one[1], one[4]) for one in held] == [(7, 7, 0), (8, 8, 0), (9, 9, 0), (10, 10, 0), (11, 2, 1)]
     assert channel.held(other, 0, 100)[1] == []
-    assert [one[3] for one in held] == [one[3] for one in channel.held(queue, tag - 5, 100)[1]]
+    again = channel.held(queue, tag - 5, 100)[1]
+    assert all(abs(one[3] - other[3]) <= 2 for one, other in zip(held, again, strict=True))     # ms of two clocks
     assert channel.figures == {"publish": 0, "confirm": 0, "deliver": 11, "get": 0, "deliver_get": 11, "ack": 1}
     channel.close()
     assert channel.held(queue, 0, 100)[1] == []

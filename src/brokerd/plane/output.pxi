@@ -78,8 +78,17 @@ cdef void hand_to_transport(conn_t *c, size_t done) noexcept:
     out_release(c)
     try:
         connection.transport.write(rest)
+        end_behind_a_closing_transport(c)
     except Exception:
         c.gone = True       # The loop will call connection_lost().
+
+
+cdef void end_behind_a_closing_transport(conn_t *c):
+    """A transport that closes drops what it is given, unless it still has octets to send.  Nothing may follow then, because the socket
+    has taken the octets before those."""
+    cdef Connection connection = <Connection>c.owner
+    if c.fd >= 0 and connection.transport.is_closing():
+        connection.pause_writing()
 
 
 cdef void out_flush(conn_t *c) noexcept nogil:
@@ -191,6 +200,7 @@ cdef void hand_body_to_transport(conn_t *c, uint16_t channel, const uint8_t *bod
         write_body(c, channel, p + c.out_n, body, body_n)
         out_release(c)
         connection.transport.write(memoryview(octets)[done:])
+        end_behind_a_closing_transport(c)
     except Exception:
         out_release(c)
         c.gone = True
