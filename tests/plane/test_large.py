@@ -187,6 +187,28 @@ def test_a_transaction_keeps_the_file(bench, committer, spare):
     assert (bodies(bench), files(spare)) == ([BODY], [])
 
 
+def test_a_transaction_copies_a_large_body_for_further_queues_in_pieces_before_it_stores(tmp_path, spare):
+    bench = Shared(tmp_path, spare_directory=str(spare))
+    for name in (b"q", b"r", b"s"):
+        bench.queue(name)
+    bench.bound = {(b"", b"q"): (b"q", b"r", b"s")}
+    connection = bench.connection(1)
+    connection.channels[1].tx = connection.channels[1].keeps = True
+    for part in halves():
+        connection.feed(part)
+    bench.finish()
+    kept = connection.channels[1].take_kept()
+    assert kept.route(connection.channels[1])
+    turns = 0
+    while not kept.copy_large():
+        turns += 1
+    assert turns > 3
+    assert len(files(spare)) == 3
+    kept.put(bench.core, 1, 1, sync=True)
+    assert files(spare) == []
+    assert [bodies(bench, name) for name in (b"q", b"r", b"s")] == [[BODY]] * 3
+
+
 @pytest.mark.parametrize("more", ["publish", "rollback"])
 def test_the_file_of_a_transaction_goes_with_it(bench, committer, spare, more):
     for part in halves():

@@ -665,6 +665,9 @@ class Kept:
     def route(self, channel):
         return True
 
+    def copy_large(self):
+        return True
+
     def log_messages(self, begin=0, most=-1):
         octets = b"".join(self.messages)[begin:]
         return octets if most < 0 else octets[:most]

@@ -24,8 +24,8 @@ WENT_OUT = (layout.ACKED, layout.REJECTED, layout.RETURNED, layout.HANDED_OUT)  
 
 
 class Words(NamedTuple):
-    """The words of the headers; -1: the word is not whole; ``settled`` is None without an acks file, or if it is all
-    zeros.
+    """The words of the headers.  -1: the word is not whole.  ``settled`` is None without an acks file, and if all
+    of the file is zeros.
 
     ``entries``: as ``settled``, and None where a loss of power may have made it old.  ``more_records``,
     ``more_events``: whether a whole one stands behind those that are counted.  ``more_passed``: whether entries say of

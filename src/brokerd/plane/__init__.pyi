@@ -428,6 +428,9 @@ class Kept:
         """Free the messages, because the caller has a copy of log_messages().  From now on only `count` and places() hold."""
     def route(self, channel: Channel) -> bool:
         """Find the queues of all publishes.  False: a route is not remembered, or asks for more than to store the message."""
+    def copy_large(self) -> bool:
+        """After route(): have a file for each further queue of a large message, so that put() copies nothing.  False: the time of a
+        turn is over, and there is more to do."""
     def log_messages(self, begin: int = 0, most: int = -1) -> bytes:
         """The messages, as they stand in a commit log, from this octet on; most: how many octets, -1 for all."""
     def log_places(self, begin: int) -> bytes:

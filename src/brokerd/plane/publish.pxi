@@ -72,9 +72,6 @@ cdef inline void begin_message(message_t *m, channel_t *ch, const uint8_t *metho
     m.channel = ch.number
     m.publish_seq = ch.publishes + 1
     complete(m, known)
-    if UNLIKELY(body_n >= LARGE_BODY) and ch.content != NULL and ch.content.large != NULL \
-            and ch.content.large.body_at + body_n == HEADER + <uint64_t>m.length:
-        m.large = ch.content.large
 
 
 cdef int publish(channel_t *ch, const uint8_t *method, uint32_t method_n, const uint8_t *header, uint32_t header_n,
@@ -132,6 +129,9 @@ cdef int publish_by_rare_route(channel_t *ch, route_t *r, const uint8_t *method,
     else:
         properties_are_whole(r.properties, r.properties + r.properties_n, known)
         begin_message(&m, ch, method, method_n, r.properties, r.properties_n, body, body_n, known)
+    if body_n >= LARGE_BODY and ch.content != NULL and ch.content.large != NULL \
+            and ch.content.large.body_at + body_n == HEADER + <uint64_t>m.length:
+        m.large = ch.content.large
     if m.large != NULL:
         if r.answer == NULL and not large_has_copies(m.large, r.targets, r.targets_n, m.priority, ch.conn.core.work_ns):
             return TURN
@@ -388,10 +388,9 @@ cdef void choose_key(queue_t *q, message_t *m) noexcept nogil:
         m.flags |= KEY_TTL
 
 
-cdef inline uint32_t store_in(store_t *st, message_t *m, bint waits) noexcept nogil:
-    """Append m to st, and mark q for delivery and for the sync that it needs.  The caller has called reserve()."""
+cdef inline uint32_t mark_stored(store_t *st, message_t *m, bint waits) noexcept nogil:
+    """Mark the queue that stored m for delivery, and for the sync that it needs."""
     cdef queue_t *q = st.queue
-    append(st, m)
     mark_dirty(q)
     if m.flags & PERSISTENT and q.durable and (waits or UNLIKELY(m.keys != NULL)) and q.core.sync:
         # The next sync covers a record with a key even if its own publisher asks for no confirm: a duplicate's confirm
@@ -399,6 +398,12 @@ cdef inline uint32_t store_in(store_t *st, message_t *m, bint waits) noexcept no
         mark_sync_dirty(st)
         return TAKEN | WAITS if waits else TAKEN
     return TAKEN
+
+
+cdef inline uint32_t store_in(store_t *st, message_t *m, bint waits) noexcept nogil:
+    """Append m to st, and mark the queue.  The caller has called reserve()."""
+    append(st, m)
+    return mark_stored(st, m, waits)
 
 
 cdef int store_message(queue_t **targets, uint32_t n, message_t *m, bint waits, uint32_t *stored, uint8_t *took) noexcept nogil:
@@ -444,7 +449,11 @@ cdef int store_message(queue_t **targets, uint32_t n, message_t *m, bint waits, 
         st = store_for(q, m.priority)
         if UNLIKELY(m.keys != NULL):
             choose_key(q, m)
-        done |= store_in(st, m, waits)
+        if LIKELY(m.large == NULL):
+            done |= store_in(st, m, waits)
+        else:
+            append_large(st, m)
+            done |= mark_stored(st, m, waits)
         if UNLIKELY(took != NULL):
             took[i] = 1
         if UNLIKELY(q.rules != NULL):

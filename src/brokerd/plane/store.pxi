@@ -300,8 +300,8 @@ cdef inline int reserve(store_t *st, uint32_t need) noexcept nogil:
     return 0 if LIKELY(has_room(st, need)) else reserve_slow(st, need)
 
 
-cdef inline void append(store_t *st, message_t *m) noexcept nogil:
-    """Store m as the queue's next message.  The caller has called reserve()."""
+cdef inline uint8_t *begin_record(store_t *st, message_t *m) noexcept nogil:
+    """Write the header of the queue's next record, but for its CRC.  Returns where the record begins."""
     cdef queue_t *q = st.queue
     cdef seg_t *s = st.last
     cdef uint8_t *r = s.base + s.end
@@ -318,8 +318,7 @@ cdef inline void append(store_t *st, message_t *m) noexcept nogil:
         put_le16(r + R_META, <uint16_t>meta_n)
     else:
         put_le16(r + R_META, LONG_META)
-        put_le32(p, meta_n)
-        p += 4
+        put_le32(r + RECORD, meta_n)
     r[R_PRIORITY] = m.priority
     r[R_KIND] = 0
     put_le64(r + R_SEQ, q.next_seq)
@@ -330,21 +329,22 @@ cdef inline void append(store_t *st, message_t *m) noexcept nogil:
     put_le64(r + R_PUBLISH_SEQ, m.publish_seq)
     put_le64(r + R_GROUP_HASH, 0)
     put_le64(r + R_DEDUP_HASH, m.dedup_hash)
-    if LIKELY(m.large == NULL) or not lies_in(s, m):
-        # Zero the padding to 8 octets: a recycled file has old octets there.
-        put_le64(r + align8(m.length) - 8, 0)
+    return r
+
+
+cdef inline uint8_t *write_meta(uint8_t *r, message_t *m) noexcept nogil:
+    """Write names and properties.  Returns where the body begins."""
+    cdef uint8_t *p = r + (RECORD if LIKELY(m.names_n + m.properties_n < LONG_META) else RECORD + 4)
     memcpy(p, m.names, m.names_n)
     p += m.names_n
     memcpy(p, m.properties, m.properties_n)
-    p += m.properties_n
-    if LIKELY(m.large == NULL) or not lies_in(s, m):
-        memcpy(p, m.body, m.body_n)
-        put_le32(r + R_CRC, record_crc(s, r, m.length))
-    else:
-        ASSERT(p == s.map + m.large.body_at)
-        put_le32(r + R_CRC, crc_of_lying(s, r, m.large))
-        s.lies = 0
-        s.zeroed = s.allocated = s.capacity
+    return p + m.properties_n
+
+
+cdef inline void count_record(store_t *st, message_t *m) noexcept nogil:
+    """The record that was written is the queue's newest message."""
+    cdef queue_t *q = st.queue
+    cdef seg_t *s = st.last
     s.end += align8(m.length)
     s.records += 1
     s.waiting += 1
@@ -358,7 +358,33 @@ cdef inline void append(store_t *st, message_t *m) noexcept nogil:
     q.ready_octets += m.body_n
     q.n_published += 1
     if UNLIKELY(m.dedup_hash != 0) and q.window != NULL:
-        enter_key(s, m.dedup_hash, ts, m.keys.ttl, m.key_is_new)
+        enter_key(s, m.dedup_hash, q.last_ts, m.keys.ttl, m.key_is_new)
+
+
+cdef inline void append(store_t *st, message_t *m) noexcept nogil:
+    """Store m as the queue's next message.  The caller has called reserve()."""
+    cdef uint8_t *r = begin_record(st, m)
+    # Zero the padding to 8 octets: a recycled file has old octets there.
+    put_le64(r + align8(m.length) - 8, 0)
+    memcpy(write_meta(r, m), m.body, m.body_n)
+    put_le32(r + R_CRC, record_crc(st.last, r, m.length))
+    count_record(st, m)
+
+
+cdef void append_large(store_t *st, message_t *m) noexcept nogil:
+    """append() after reserve_large(): the body may lie in its place already."""
+    cdef seg_t *s = st.last
+    cdef uint8_t *r
+    if not lies_in(s, m):
+        append(st, m)
+        return
+    r = begin_record(st, m)
+    write_meta(r, m)
+    ASSERT(r + m.length - m.body_n == s.map + m.large.body_at)
+    put_le32(r + R_CRC, crc_of_lying(s, r, m.large))
+    s.lies = 0
+    s.zeroed = s.allocated = s.capacity
+    count_record(st, m)
 
 
 # ---- reading

@@ -150,6 +150,16 @@ cdef class Kept:
         begin = max(begin, self.k.n) - self.k.n
         return octets + (<const char *>body)[begin:begin + n - here]
 
+    def copy_large(self):
+        cdef message_t m
+        cdef known_t known
+        if self.k.large == NULL:
+            return True
+        self.fill(&m, 0)
+        properties_are_whole(m.properties, m.properties + m.properties_n, &known)
+        return large_has_copies(self.k.large, self.targets + self.k.messages.first, self.k.messages.targets_n, known.priority,
+                                self.k.large.core.work_ns)
+
     def log_places(self, uint64_t begin):
         cdef uint32_t i, t, n, count = 0
         cdef kept_message_t *m
@@ -195,7 +205,6 @@ cdef class Kept:
                     break
                 if self.k.large.body_at + m.body_n == HEADER + <uint64_t>m.length:
                     m.large = self.k.large
-                    large_has_copies(m.large, self.targets + kept.first, kept.targets_n, m.priority, NEVER)
             err = store_message(self.targets + kept.first, kept.targets_n, &m, sync, &stored, NULL)
             if err:
                 break

@@ -274,6 +274,8 @@ class Transaction:
     def _decide_kept(self, kept: plane.Kept) -> Generator[None, None, bool]:
         """The same as _decide() for what the data plane has kept."""
         self._check_space(kept.octets, len(kept.queues))
+        while not kept.copy_large():
+            yield
         settlements = yield from self._durable_settlements()
         queues = [queue for queue in kept.queues if queue.durable]
         if not settlements and (kept.stores < 2 or not queues):
