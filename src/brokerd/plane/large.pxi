@@ -18,7 +18,7 @@ cdef enum:
 
 cdef struct large_t:
     core_t *core
-    void *owner                 # the Core, borrowed
+    void *owner                 # the Core, borrowed: the Connection or the Kept has it
     uint64_t number             # as seg_t.lies has it: no other has this one
     uint64_t size               # octets of the body
     uint64_t done               # ... that are in the first file
@@ -73,7 +73,8 @@ cdef void large_drop_file(large_t *l, uint64_t number) noexcept nogil:
         large_close(l.core)
     large_path(l.core, number, path)
     with gil:
-        (<Core>l.owner).garbage.append((<bytes>path).decode())
+        if (<Core>l.owner).garbage is not None:     # Else the collector has cleared the Core: the next start removes the file.
+            (<Core>l.owner).garbage.append((<bytes>path).decode())
 
 
 cdef bint large_keep(large_t *l, uint64_t number) noexcept nogil:
