@@ -1,4 +1,4 @@
-"""Large messages over power cuts: one that was confirmed or committed is whole in each of its queues, and no other is in part."""
+"""Large messages over power cuts: a confirmed or committed one is whole in each queue, and no other is in part."""
 
 from random import Random
 
