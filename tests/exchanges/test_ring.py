@@ -24,9 +24,10 @@ def ring_of(weights):
 
 
 def content(one):
-    """All points in order, each with its destination."""
+    """All points in order, each with its destination and those that have the same point."""
     assert len(one) == len(one._owners)
-    return list(zip(one._points, one._owners, strict=True))
+    return [(point, owner, *one._behind.get(point, ()))
+            for point, owner in zip(one._points, one._owners, strict=True)]
 
 
 @pytest.fixture
@@ -65,6 +66,7 @@ def test_equal_points_of_two_destinations_stand_in_one_order_whatever_came_first
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ring, "digest", lambda octets, size: bytes([octets[0] % 3]) * size)
         patch.setattr(ring, "POINTS_PER_UNIT_MAX", 16)
+        patch.setattr(ring, "RING_POINTS_MAX", 256)
         changed = Ring()
         change(changed, changes)
         afresh = ring_of(dict(reversed(changed.weights.items())))

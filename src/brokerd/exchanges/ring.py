@@ -9,7 +9,7 @@ Knows nothing of bindings or messages.
 """
 
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right, insort
 from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
@@ -20,9 +20,6 @@ RING_POINTS_MAX = 1 << 14
 POINTS_PER_UNIT_MAX = 512
 CHANGES_MAX = 2048  # destinations: some 10 ms
 _POINTS_PER_DIGEST = 8  # 64 octets
-
-_NUMBER_BITS = 32  # of a destination's number in a point of `_Points`
-_NUMBERS = (1 << _NUMBER_BITS) - 1
 
 
 class Scale(NamedTuple):
@@ -45,12 +42,13 @@ class Ring:
     """Destinations on a circle.  ``weights`` has those that have a weight, the oldest first; its user must not change
     it."""
 
-    __slots__ = ("_changed", "_owners", "_points", "_scale", "weights")
+    __slots__ = ("_behind", "_changed", "_owners", "_points", "_scale", "weights")
 
     def __init__(self) -> None:
         self.weights: dict[Any, int] = {}
-        self._points = array("Q")  # in order
-        self._owners: list[Any] = []  # the destination of each
+        self._points = array("Q")  # in order, each once
+        self._owners: list[Any] = []  # the destination of each: the first by identity, where several have this point
+        self._behind: dict[int, list[Any]] = {}  # the others of such a point, in the order of their identities
         self._scale = Scale(1, 1)  # of the points that are there
         self._changed: dict[Any, int] = {}  # destinations that the points do not follow yet: the weight that they had
 
@@ -86,70 +84,49 @@ class Ring:
             for destination, weight in self.weights.items():
                 if weight >= least:
                     changed.setdefault(destination, weight)
-        points = _Points(changed)
-        gone: list[int] = []
-        come: list[int] = []
-        for number, destination in enumerate(points.destinations):
-            had, has = before.count(changed[destination]), now.count(self.weights.get(destination, 0))
+        # A dict, as each point is looked at once, and sorting knows runs that are in order already.
+        owner_of = dict(zip(self._points, self._owners, strict=True))
+        for destination, weight in changed.items():
+            had, has = before.count(weight), now.count(self.weights.get(destination, 0))
             if had > has:
-                gone += points.of(number, has, had)
+                self._take_out(owner_of, _points_of(destination, has, had), destination)
             elif has > had:
-                come += points.of(number, had, has)
-        if gone:
-            self._take_out(sorted(gone), points)
-        if come:
-            self._put_in(sorted(come), points)
+                self._put_in(owner_of, _points_of(destination, had, has), destination)
+        self._points = array("Q", sorted(owner_of))
+        self._owners = list(map(owner_of.__getitem__, self._points))
 
-    def _take_out(self, gone: Iterable[int], of: "_Points") -> None:
-        points, owners, at = array("Q"), [], 0
-        for each in gone:
-            owner, place = of.destinations[each & _NUMBERS], bisect_left(self._points, each >> _NUMBER_BITS, at)
-            while self._owners[place] is not owner:
-                place += 1
-            points += self._points[at:place]
-            owners += self._owners[at:place]
-            at = place + 1
-        self._points, self._owners = points + self._points[at:], owners + self._owners[at:]
+    def _put_in(self, owner_of: dict[int, Any], points: Iterable[int], destination: Any) -> None:
+        for point in points:
+            if point not in owner_of:
+                owner_of[point] = destination
+                continue
+            first, later = sorted((owner_of[point], destination), key=_identity)
+            owner_of[point] = first
+            insort(self._behind.setdefault(point, []), later, key=_identity)
 
-    def _put_in(self, come: Iterable[int], of: "_Points") -> None:
-        points, owners, at = array("Q"), [], 0
-        for each in come:
-            point, number = each >> _NUMBER_BITS, each & _NUMBERS
-            place = bisect_left(self._points, point, at)
-            while place < len(self._points) and self._points[place] == point \
-                    and _identity(self._owners[place]) < of.names[number]:  # fmt: skip
-                place += 1
-            if place > at:
-                points += self._points[at:place]
-                owners += self._owners[at:place]
-                at = place
-            points.append(point)
-            owners.append(of.destinations[number])
-        self._points, self._owners = points + self._points[at:], owners + self._owners[at:]
+    def _take_out(self, owner_of: dict[int, Any], points: Iterable[int], destination: Any) -> None:
+        for point in points:
+            behind = self._behind.get(point)
+            if behind is None:
+                del owner_of[point]
+                continue
+            if owner_of[point] is destination:
+                owner_of[point] = behind.pop(0)
+            else:
+                behind.remove(destination)
+            if not behind:
+                del self._behind[point]
 
 
-class _Points:
-    """Points of destinations as whole numbers in the order of the circle: where the point is, and behind that the
-    destination's number.  Destinations are numbered in the order of their identities, which orders equal points.
-
-    Numbers are no work for Python's collector of cycles; tuples of so many points had it look at all objects there are.
-    """
-
-    __slots__ = ("destinations", "names")
-
-    def __init__(self, destinations: Iterable[Any]) -> None:
-        self.destinations = sorted(destinations, key=_identity)
-        self.names = list(map(_identity, self.destinations))
-
-    def of(self, number: int, first: int, end: int) -> list[int]:
-        """Those of a destination, from its point ``first`` to before ``end``."""
-        name = self.names[number]
-        digests = range(first // _POINTS_PER_DIGEST, -(-end // _POINTS_PER_DIGEST))
-        points = array("Q", b"".join([digest(b"%d\0%s" % (each, name), 64) for each in digests]))
-        if _LITTLE_ENDIAN:
-            points.byteswap()
-        skipped = digests.start * _POINTS_PER_DIGEST
-        return [point << _NUMBER_BITS | number for point in points[first - skipped:end - skipped]]
+def _points_of(destination: Any, first: int, end: int) -> Iterable[int]:
+    """Those of a destination, from its point ``first`` to before ``end``."""
+    name = _identity(destination)
+    digests = range(first // _POINTS_PER_DIGEST, -(-end // _POINTS_PER_DIGEST))
+    points = array("Q", b"".join([digest(b"%d\0%s" % (each, name), 64) for each in digests]))
+    if _LITTLE_ENDIAN:
+        points.byteswap()
+    skipped = digests.start * _POINTS_PER_DIGEST
+    return points[first - skipped:end - skipped]
 
 
 def digest(octets: bytes, size: int) -> bytes:
