@@ -201,8 +201,14 @@ class Run:
         if seq:
             numbers.pop(0)
 
+    def waiting_of(self, group):
+        return set(self.unsettled[group]) - {number for number, _ in self.out.values()}
+
     def rule_(self):
         """The rule goes and comes again, as when a policy changes."""
+        for group in list(self.parked):     # Without messages that wait it is parked in memory alone.
+            if not self.waiting_of(group):
+                self.parked.discard(group)
         gate = self.queue.gate
         self.queue.gate = None
         self.queue.check()

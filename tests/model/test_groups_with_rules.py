@@ -316,6 +316,9 @@ class RunWithRules(Run):
             else:
                 numbers.pop(0)
 
+    def waiting_of(self, group):
+        return super().waiting_of(group) - set(self.dying)
+
     def rule_(self):
         out = {number for number, _ in self.out.values()}
         for group in self.parked:

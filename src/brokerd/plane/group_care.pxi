@@ -240,7 +240,8 @@ cdef class Groups(Gate):
         cdef queue_t *q = self.g.gate.queue
         cdef store_t *st = NULL
         cdef place_t t
-        cdef bint is_aside
+        cdef bint is_aside, was_seen = False
+        cdef uint32_t returned_n
         if q == NULL:
             return False
         write_stages(q.core)
@@ -252,10 +253,12 @@ cdef class Groups(Gate):
             st = next_store(q, st)
             if st == NULL:
                 return False
+            returned_n = st.returned_n
             if st.ready and take_out(st, seq, &t):
                 uncount_octets(q, t.seg.map + t.position)
+                was_seen = st.returned_n < returned_n
                 break
-        if not self.list_taken(&t, is_aside):
+        if not self.list_taken(&t, is_aside, was_seen):
             if is_aside:
                 aside_put(q, &t)
             else:
@@ -264,13 +267,14 @@ cdef class Groups(Gate):
         (<Queue>q.owner).core.request_turn()
         return True
 
-    cdef bint list_taken(self, place_t *t, bint is_aside) except -1:
-        """Let a message wait in its group that was taken.  False: no memory, or its file cannot be read."""
+    cdef bint list_taken(self, place_t *t, bint is_aside, bint was_seen) except -1:
+        """Let a message wait in its group that was taken.  was_seen: it has returned, or another gate let it wait, since the
+        start: what was on disk then counts no more.  False: no memory, or its file cannot be read."""
         cdef groups_t *gs = &self.g
         cdef queue_t *q = gs.gate.queue
         cdef uint32_t number = 0
         cdef bint closes
-        cdef int64_t when
+        cdef int64_t when = 0
         if not is_aside and t.flags & (PLACE_WAS_OUT | PLACE_OUT_SINCE_START) == PLACE_WAS_OUT and q.rules != NULL \
                 and is_at_delivery_limit(q.rules, t):
             kill(t, REASON_LIMIT)       # The former broker ended while it was out.
@@ -288,7 +292,8 @@ cdef class Groups(Gate):
         if was_redriven(t.seg.map + t.position):
             gs.redriven = gs.disordered = True
             gs.look_upto = max(gs.look_upto, number_in_group(t.seg.map + t.position))
-        when = stops_of(gs, t.seg.store, t)
+        if not was_seen:
+            when = stops_of(gs, t.seg.store, t)
         if let_taken_wait(gs, number, t, when != 0, is_aside) != 0:
             settle_turn(gs, number)
             return False
