@@ -201,14 +201,21 @@ class Run:
         if seq:
             numbers.pop(0)
 
-    def waiting_of(self, group):
-        return set(self.unsettled[group]) - {number for number, _ in self.out.values()}
+    def parked_in_memory(self):
+        """Parked groups of which no message waits: files say nothing of them."""
+        found = {group: self.queue.gate.find(b"g%d" % group) for group in self.parked}
+        return {group for group, one in found.items() if (one and not one["waiting"]) or not self.unsettled[group]}
+
+    def ask_of_parks(self, groups):
+        if groups:
+            self.queue.gate.scan(1000)
+        for group in groups:
+            found = self.queue.gate.find(b"g%d" % group)
+            (self.parked.add if found and "parked" in found["states"] else self.parked.discard)(group)
 
     def rule_(self):
         """The rule goes and comes again, as when a policy changes."""
-        for group in list(self.parked):     # Without messages that wait it is parked in memory alone.
-            if not self.waiting_of(group):
-                self.parked.discard(group)
+        unsure = self.parked_in_memory()
         gate = self.queue.gate
         self.queue.gate = None
         self.queue.check()
@@ -216,18 +223,21 @@ class Run:
             self.connection.channels[channel].flow = True
         self.queue.gate = gate
         self.paused.clear()
+        self.put_back_all()
+        self.ask_of_parks(unsure)
 
-    def crash(self):
+    def put_back_all(self):
+        """What was redriven, in runs with dead letters."""
+
+    def crash(self, unsure=None):
         """kill -9: the queue is found again from its files."""
-        before = self.bench
+        before, unsure = self.bench, self.parked_in_memory() if unsure is None else unsure
         self.before_park |= {number for number, _ in self.out.values() if self.group_of[number] in self.parked}
         self.begin(recovered=True)
         self.paused.clear()
         self.connection.delivered()
         self.retired = before
-        for group in list(self.parked):
-            if not self.unsettled[group]:
-                self.parked.discard(group)
+        self.ask_of_parks(unsure)
 
     def step(self, operation):
         name, *arguments = operation

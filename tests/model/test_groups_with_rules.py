@@ -76,7 +76,6 @@ class RunWithRules(Run):
         self.skipped = set()            # of these, dropped by an operator
         self.letters, self.placed = [], []  # numbers of dead letters; numbers in the queue of what was redriven
         self.place_of = {}              # number of a letter: the number in the queue with which it was published
-        self.forgotten = set()          # parked groups without messages when a redrive began
         self.late = []                  # (channel, tag) of what returned without its client
         self.since = {}                 # (channel, tag): when it went out
         super().__init__(directory, **rule)
@@ -253,8 +252,6 @@ class RunWithRules(Run):
         """Letters go back to their places; the broker is killed behind one of the steps."""
         numbers = [self.letters.pop(which % len(self.letters)) for _ in range(min(count, len(self.letters)))]
         seqs = []
-        # A group without messages is parked in memory alone.
-        self.forgotten = {group for group in self.parked if not self.unsettled[group]} if until != "whole" else set()
         for number in sorted(numbers) if which % 2 else numbers:
             group = self.group_of[number]
             place = self.place_of.setdefault(number, self.seq_of[number])
@@ -316,41 +313,36 @@ class RunWithRules(Run):
             else:
                 numbers.pop(0)
 
-    def waiting_of(self, group):
-        return super().waiting_of(group) - set(self.dying)
-
     def rule_(self):
         out = {number for number, _ in self.out.values()}
         for group in self.parked:
             self.before_park |= {number for number in self.unsettled[group] if number in out}
         super().rule_()
-        self.put_back(self.placed)
         for group in self.unsettled:
             self.go_on(group)
         self.maybe.update(self.released)    # What a start found on disk it still knows.
 
+    def put_back_all(self):
+        self.put_back(self.placed)
+
     def crash(self):
         """kill -9: what was out has failed; what was dying is there again."""
+        unsure = self.parked_in_memory()
         self.connection.delivered()
         for number, _ in self.out.values():
-            self.comes_again(number, 1)
+            self.comes_again(number, 1, unsure)
         for number in self.dying:
-            self.comes_again(number, int(number not in self.skipped and not self.at_limit(number)))
-        unsure = {self.group_of[number] for number in self.skipped} | self.forgotten
-        self.forgotten = set()
+            self.comes_again(number, int(number not in self.skipped and not self.at_limit(number)), unsure)
+        unsure |= {self.group_of[number] for number in self.skipped}
         self.before_park |= {number for number in self.dying if self.group_of[number] in self.parked}
         self.dying, self.skipped = {}, set()
         self.until, self.released = {}, {}
-        super().crash()
-        for group in unsure:
-            self.queue.gate.scan(1000)
-            found = self.queue.gate.find(b"g%d" % group)
-            (self.parked.add if found and "parked" in found["states"] else self.parked.discard)(group)
+        super().crash(unsure)
 
     def at_limit(self, number):
         return not self.parks and self.has_failed_too_often(number)
 
-    def comes_again(self, number, failures):
+    def comes_again(self, number, failures, unsure):
         self.doomed.pop(number, None)
         self.was_out.add(number)
         self.failed[number] = self.failed.get(number, 0) + failures
@@ -360,6 +352,7 @@ class RunWithRules(Run):
         if not self.parks:
             self.doomed[number] = "delivery_limit"
         elif group and number not in self.dying:
+            unsure.discard(group)
             self.parked.add(group)
             self.before_park |= {one for one in self.unsettled[group] if one < number}
 
