@@ -215,8 +215,49 @@ def weights(it: Abuser) -> Iterator[Step]:
     it.delete(names)
 
 
+@contextlib.contextmanager
+def levels(it: Abuser) -> Iterator[Step]:
+    """40 queues get a message in each of 255 priorities and one in none, in one piece, and give all of them out."""
+    names = [f"{QUEUE}.{number}" for number in range(40)]
+    octets = b"".join(publish(name, priority=number) for number in range(256) for name in names)
+    gets = b"".join(method(1, (60, 70), b"\0\0" + shortstr(name) + b"\1") * 256 for name in names)
+
+    def work() -> None:
+        it.queues(40, x_max_priority=255)
+        it.do(octets)
+        it.do(gets)
+        it.do(octets)
+        it.delete(names)
+
+    yield work
+
+
+@contextlib.contextmanager
+def letters_by_topics(it: Abuser) -> Iterator[Step]:
+    """A dead letter goes through a fanout to 200 topic exchanges of 202 patterns each, one of which has changed."""
+    words = [".".join("#*a"[number // 3 ** at % 3] for at in range(5)) for number in range(202)]
+    names = [f"{EXCHANGE}.{number}" for number in range(200)]
+    it.exchange("fanout")
+    it.queues(1, x_max_length=10)
+    for name in names:
+        it.client.ask((40, 10), b"\0\0" + shortstr(name) + shortstr("topic") + b"\0" + table({}))
+        it.do(bind(EXCHANGE, name, "", exchange=True) + b"".join(bind(name, f"{QUEUE}.0", word) for word in words))
+
+    def work() -> None:
+        it.do(bind(names[0], f"{QUEUE}.0", str(time.monotonic_ns())))
+        it.client.delete_queue(QUEUE)
+        it.client.declare_queue(QUEUE, arguments={
+            "x-max-length": 0, "x-dead-letter-exchange": EXCHANGE, "x-dead-letter-routing-key": ".".join("a" * 30)})
+        it.do(publish(QUEUE))
+
+    yield work
+    for name in names:
+        it.client.ask((40, 20), b"\0\0" + shortstr(name) + b"\0")
+    it.delete([f"{QUEUE}.0"])
+
+
 CASES: dict[str, Callable[[Abuser], contextlib.AbstractContextManager[Step]]] = {
     "history": history, "last binding": last_binding, "one queue": one_queue, "behind a commit": behind_a_commit,
     "recover": recover, "rejected": rejected, "long chain": long_chain, "many leave": many_leave, "large": large,
-    "large commit": large_commit, "weights": weights,
+    "large commit": large_commit, "weights": weights, "levels": levels, "topics of letters": letters_by_topics,
 }  # fmt: skip

@@ -48,6 +48,8 @@ In these one request, or one end, is very large:
     large           a message of 100 MiB is published and purged
     large commit    the same in a transaction
     weights         an x-consistent-hash exchange of 10,000 queues gets one of 100,000 times their weight, and loses it
+    levels          40 queues get a message in each of 255 priorities, give them out, get them again and are deleted
+    topics of letters   a dead letter goes through a fanout to 200 topic exchanges of 202 patterns each
 
 In these, which are for brokerd alone, an operator has the broker do something, or readers of a stream do:
 
@@ -523,11 +525,11 @@ def main() -> None:
                 one = measure(target, directory, name, options.seconds, turns=options.turns)
                 found.setdefault(name, {})[target.name] = one
                 if not options.json and options.turns:
-                    print(f"{name:16}{target.name:10} longest turn {one['turn_ms']:8.2f} ms of CPU   "
+                    print(f"{name:18}{target.name:10} longest turn {one['turn_ms']:8.2f} ms of CPU   "
                           f"{one['times']:5} times", flush=True)
                 elif not options.json:
                     p50, p999, longest = (one[which] / 1000 for which in ("p50", "p99.9", "max"))
-                    print(f"{name:16}{target.name:10} p50 {p50:8.2f}   p99.9 {p999:8.2f}   max {longest:8.2f} ms   "
+                    print(f"{name:18}{target.name:10} p50 {p50:8.2f}   p99.9 {p999:8.2f}   max {longest:8.2f} ms   "
                           f"{one['times']:5} times", flush=True)
     if options.json:
         print(json.dumps(found))

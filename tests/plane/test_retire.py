@@ -359,3 +359,25 @@ def test_what_a_former_broker_said_of_older_messages_is_forgotten(bench, connect
     assert after.core.spares < 2
     first = other.next_seq - 5
     assert [other.remove(seq)[0] for seq in range(first, first + 4)] == [*range(first, first + 4)]
+
+
+def descriptors_below(directory):
+    """Of files in a directory, how many are open."""
+    links = (os.path.join("/proc/self/fd", number) for number in os.listdir("/proc/self/fd"))
+    return sum(os.readlink(link).startswith(f"{directory}/") for link in links if os.path.islink(link))
+
+
+def test_a_dropped_queue_of_many_levels_gives_its_files_up_in_pieces(bench):
+    queue = bench.queue(max_priority=100)
+    connection = bench.connection(1)
+    for priority in range(101):
+        # The content header's flags: a priority.
+        connection.feed(publish(1, b"%d" % priority, properties=b"\x08\0" + bytes([priority])))
+    before = descriptors_below(bench.directory)
+    queue.drop()
+    left = descriptors_below(bench.directory)
+    pieces = 1
+    while not queue.free_some():
+        assert 0 < left - descriptors_below(bench.directory) <= 16
+        left, pieces = descriptors_below(bench.directory), pieces + 1
+    assert (before - descriptors_below(bench.directory), pieces) == (101, 6)

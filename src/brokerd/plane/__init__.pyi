@@ -319,7 +319,9 @@ class Queue:
     # --- the end
     def drop(self) -> None:
         """End the queue, because it is deleted: its consumers leave, and settling its unacked deliveries has no effect.  The
-        caller removes the directory."""
+        caller removes the directory.  Then it calls free_some() until that is True."""
+    def free_some(self) -> bool:
+        """Give up some maps and descriptors of a dropped queue: each may take long, where the disk is busy.  False: there are more."""
     def close(self) -> None:
         """Close maps and descriptors, because the broker stops.  The caller has synced; no other verb may follow."""
     def rest(self) -> bool:

@@ -103,7 +103,6 @@ cdef class Queue:
     cdef readonly str directory
     cdef readonly dict consumers    # its keys; in the order in which they came
     cdef void leave_lists(self)
-    cdef void free_stores(self)
 
 cdef class Consumer:
     cdef consumer_t c

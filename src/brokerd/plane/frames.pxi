@@ -10,6 +10,7 @@
 
 cdef enum:
     BODY_PART = 4096            # octets of a body frame that are worth using before the others are there
+    LOOK_OCTETS = 16384         # after which the clock is asked how long they took
 
 
 cdef inline channel_t *channel_at(conn_t *conn, uint16_t number) noexcept nogil:
@@ -214,6 +215,8 @@ cdef int parse_frame(conn_t *conn, const uint8_t *p, const uint8_t *end, size_t 
 cdef int parse(conn_t *conn, const uint8_t *p, const uint8_t *end, size_t *done, event_t *e) noexcept nogil:
     """Handle frames until one needs the control plane, or no whole frame is left.  *done: how many octets were used."""
     cdef const uint8_t *start = p
+    cdef const uint8_t *look = p + LOOK_OCTETS
+    cdef int64_t began = monotonic_ns() - conn.core.spent if <size_t>(end - p) > LOOK_OCTETS else 0
     cdef size_t used = 0
     cdef int status
     ahead_begin(p, end)
@@ -241,6 +244,11 @@ cdef int parse(conn_t *conn, const uint8_t *p, const uint8_t *end, size_t *done,
         status = parse_frame(conn, p, end, &used, e) if LIKELY(conn.body_left == 0) else continue_body(conn, p, end, &used, e)
         if LIKELY(status == DONE):
             p += used
+            if UNLIKELY(p >= look):
+                # Each message may go to another queue, or priority, so that the kernel has to find a page for it.
+                look = p + LOOK_OCTETS
+                if UNLIKELY(monotonic_ns() - began >= conn.core.work_ns):
+                    conn.core.spent = max(conn.core.spent, conn.core.work_ns)
             if UNLIKELY(conn.core.spent >= conn.core.work_ns):
                 done[0] = p - start
                 return TURN

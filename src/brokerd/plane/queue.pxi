@@ -39,7 +39,7 @@ cdef class Queue:
             queue_leave(&self.q)
         self.leave_lists()
         rules_leave(&self.q)
-        self.free_stores()
+        stores_empty(&self.q, 0xFFFFFFFF)
         rules_free(&self.q)
         order_free(&self.q)
         aside_clear(&self.q)
@@ -69,14 +69,6 @@ cdef class Queue:
                 at = &at[0].sync_next
             at[0] = q.sync_next
             q.is_sync_dirty = False
-
-    cdef void free_stores(self):
-        cdef store_t *st = NULL
-        while True:
-            st = next_store(&self.q, st)
-            if st == NULL:
-                return
-            store_empty(st)
 
     def make_directory(self):
         raise NotImplementedError
@@ -561,7 +553,12 @@ cdef class Queue:
                 self.q.ghost = self.q.ghost_was = True
                 Py_INCREF(self)
         else:
-            self.free_stores()
+            stores_empty(&self.q, FREED_AT_ONCE)
+
+    def free_some(self):
+        ASSERT(self.q.dropped)
+        self.q.ghost_was = True     # The caller has removed the directory.
+        return self.q.ghost or stores_empty(&self.q, FREED_AT_ONCE)
 
     def close(self):
         cdef store_t *st = NULL

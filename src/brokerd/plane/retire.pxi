@@ -270,28 +270,48 @@ cdef void retain_no_more(seg_t *s) noexcept nogil:
     s.queue.rules.retained_octets -= s.end
 
 
-cdef void store_empty(store_t *st) noexcept nogil:
-    """Free all segments.  Their files stay, but become the core's spares if the queue was deleted just now."""
-    cdef seg_t *s = st.first
-    cdef seg_t *next
+cdef enum:
+    FREED_AT_ONCE = 16      # segments of a queue that is deleted: each is a munmap() and a close()
+
+
+cdef uint32_t store_empty(store_t *st, uint32_t most) noexcept nogil:
+    """Free segments, at most so many, and with the last one all else.  Their files stay, but become the core's spares if the
+    queue was deleted just now.  Returns how many were freed."""
+    cdef seg_t *s
     cdef queue_t *q = st.queue
-    while s != NULL:
-        next = s.next
+    cdef uint32_t n = 0
+    st.cursor = NULL
+    while st.first != NULL or st.leaving != NULL:
+        if n == most:
+            return n
+        n += 1
+        s = st.first
+        if s == NULL:
+            seg_free(take_leaving(st, st.leaving.number))
+            continue
+        seg_unlink_from_list(s)
         # Only a queue that was deleted just now: its folder is still in place, so that the file can be moved.
         if not (q.dropped and not q.ghost_was and q.journal == NULL and give_to_core(s)):
             seg_free(s)
-        s = next
-    st.first = st.last = st.cursor = NULL
-    st.segments_n = 0
-    st.full_octets = 0
-    while st.leaving != NULL:
-        seg_free(take_leaving(st, st.leaving.number))
     if st.spare != NULL:
         seg_free(st.spare)
         st.spare = NULL
     free(st.returned)
     st.returned = NULL
     st.returned_n = st.returned_capacity = 0
+    return n
+
+
+cdef bint stores_empty(queue_t *q, uint32_t most) noexcept nogil:
+    """The same for all stores.  False: there are more."""
+    cdef store_t *st = NULL
+    while True:
+        st = next_store(q, st)
+        if st == NULL:
+            return True
+        most -= store_empty(st, most)
+        if st.first != NULL or st.leaving != NULL:
+            return False
 
 
 cdef bint store_unmap(store_t *st) noexcept nogil:

@@ -90,6 +90,8 @@ def delete_queue(
         if vhost.events.wanted:
             vhost.events.consumer_deleted(consumer)
         yield
+    while removed and not queue.free_some():
+        yield
     yield from _tell_unbound(vhost, unbound, user)
     vhost.events.counts["queue_deleted"] += bool(removed)
     if removed and vhost.events.wanted:
