@@ -127,14 +127,17 @@ def test_of_events_with_one_time_all_but_the_first_are_found(tmp_path, segment):
     assert all(" UTC, as another event did" in detail for detail, _ in found)
 
 
+BESIDE = [(writer.layout.GROUP_PARKED_EVENT, writer.layout.REASON_REMOVED), (writer.layout.EVENT_REPLAYED, 0)]
+
+
+@pytest.mark.parametrize(("kind", "reason"), BESIDE)
 @pytest.mark.parametrize("segment", [7, 10, 1000])
-def test_events_beside_a_messages_life_have_times_of_their_own_too(tmp_path, segment):
-    """A group was parked at message 12 when message 22 was delivered, and at message 31 when message 31 was stored."""
+def test_events_beside_a_messages_life_have_times_of_their_own_too(tmp_path, segment, kind, reason):
+    """A group was parked at message 12, or 12 was replayed, when 22 was delivered; and 31 when 31 was stored."""
     level = writer.simple_level(40, start=T)
     delivered = level.events["ts"][(level.events["seq"] == 22) & (level.events["type"] == DELIVERED)]
     stored = level.messages["ts"][level.messages["seq"] == 31]
-    parked = writer.events([(int(ts[0]), seq, writer.layout.GROUP_PARKED_EVENT, writer.layout.REASON_REMOVED)
-                            for ts, seq in ((delivered, 12), (stored, 31))])
+    parked = writer.events([(int(ts[0]), seq, kind, reason) for ts, seq in ((delivered, 12), (stored, 31))])
     level.events = np.concatenate((level.events, parked))
     level.events = level.events[np.argsort(level.events["ts"], kind="stable")]
     _, rows = judged(writer.write_queue(tmp_path / "data", level, writer.Options(segment_messages=segment)))
@@ -161,6 +164,20 @@ def test_what_is_later_than_the_cut_of_a_dump_is_found(tmp_path):
     one, rows = judged(root)
     assert (rows["after_cut"]["verdict"], rows["after_cut"]["found"]) == ("violated", 5)
     assert sorted(told(one, "after_cut")) == [(49, False)] * 2 + [(50, False)] * 3
+
+
+@pytest.mark.parametrize(("kind", "reason"), BESIDE)
+def test_an_event_beside_a_messages_life_that_is_later_than_the_cut_is_found(tmp_path, kind, reason):
+    root = tmp_path / "data"
+    level = writer.simple_level(50, start=T)
+    at = int(level.events["ts"][-1]) + 1000
+    level.events = np.concatenate((level.events, writer.events([(at, 12, kind, reason)])))
+    writer.write_queue(root, level, writer.Options(segment_messages=50))
+    as_dump(root, at, next_seq=51)
+    assert judged(root)[1]["after_cut"]["verdict"] == "held"
+    as_dump(root, at - 1, next_seq=51)
+    one, rows = judged(root)
+    assert (rows["after_cut"]["verdict"], told(one, "after_cut")) == ("violated", [(12, False)])
 
 
 @pytest.mark.parametrize("reason", [writer.layout.RESTARTED, writer.layout.SWITCHED_OFF])

@@ -39,9 +39,9 @@ def wrong(root, steps, counts=None, **settings):
     path = str(writer.write_queue(root, level, writer.Options(segment_messages=2, settings=settings)))
     options = Options(audits=frozenset(JUDGED))
     (one,) = audit(open_source(path), options)
-    rows = by_arrays.of_replayed(path, options, None, {(one.queue["vhost"], one.queue["queue"])})
-    assert rows == one.audits
-    assert by_arrays.of_replayed(path, options, None, set()) == []
+    apart = by_arrays.apart(path, None, {(one.queue["vhost"], one.queue["queue"])})
+    assert by_arrays.of_queues(path, options, None, apart) == one.audits
+    assert by_arrays.of_queues(path, options, None, {}) == []
     return {row["audit"]: sorted(f["seq"] for f in one.findings if f["audit"] == row["audit"])
             for row in one.audits if row["verdict"] == "violated"}
 

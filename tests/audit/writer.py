@@ -108,10 +108,13 @@ def pack_events(happened, number):
     return made.tobytes()
 
 
+ONLY_IN_ACKS = (layout.SET_ASIDE, layout.PARKED, layout.REPLAYED)
+
+
 def pack_entries(happened, seqs, positions, number):
     """The entries that go with events: all but first deliveries."""
     again = (happened["type"] == layout.DELIVERED) & (happened["reason"] & layout.REDELIVERED != 0)
-    some = happened[again | (happened["type"] >= 1) & (happened["type"] <= 7) | (happened["type"] == layout.SET_ASIDE)]
+    some = happened[again | (happened["type"] >= 1) & (happened["type"] <= 7) | np.isin(happened["type"], ONLY_IN_ACKS)]
     place = np.searchsorted(seqs, some["seq"])
     here = (place < len(seqs)) & (seqs[np.minimum(place, len(seqs) - 1)] == some["seq"]) if len(seqs) else place < 0
     some, place = some[here], place[here]
@@ -158,7 +161,7 @@ def write_triple(folder, number, made, happened, level, options, priority=0, cho
                                   delivered=cursor_of(happened, made["seq"], positions, 64 + len(octets)))
         with open(f"{folder}/{layout.acks_name(number)}", "wb") as file:
             file.write((head + entries).ljust(4096, b"\0"))
-    happened = happened[happened["type"] != layout.SET_ASIDE]       # Acks alone tell it.
+    happened = happened[~np.isin(happened["type"], ONLY_IN_ACKS)]
     if options.journal:
         head = layout.journal_header(number, begun=options.begun, events=len(happened), synced=options.synced)
         with open(f"{folder}/{layout.journal_name(number)}", "wb") as file:

@@ -1,10 +1,11 @@
 """Random edits of one octet or of one record, entry or event, with corrected checksums.
 
-    python -m tests.planter.edits FOLDER --count 10000 --seed 1
+    python -m tests.planter.edits FOLDER --count 10000 --seed 1 [--story lives] [--stopped]
 
 Each is found by the audit, or the model of this package shows that it contradicts no promise (another body, say).  An
 edit is missed when the model sees something and the audit says what it said of the files without it.  FOLDER holds a
-sample, or gets one.
+sample, or gets one: that of ``samples``, or with ``--story lives`` that of ``samples_lives``.  ``--stopped`` edits the
+data directory, in which the broker has stopped, in place of the dump.
 """
 
 import argparse
@@ -18,17 +19,18 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
+from tests.planter import samples_lives
 from tests.planter.asking import Endless, Known, Refused, ask, ask_within
 from tests.planter.crc import crc32c, fold
 from tests.planter.files import RECORD, word
 from tests.planter.folder import Tree, repair_digests
 from tests.planter.planting import EFFECTS_OF_USE
+from tests.planter.samples import QUEUES as QUEUES_OF_SAMPLE
 from tests.planter.samples import sample, with_others
 from tests.planter.survey import seen_by_model
 
 SECONDS = 20                        # of one audit, which takes some hundredths of a second
-QUEUES = ("plain", "levels", "limited", "single", "aged", "got", "bare", "short", "purged", "sure", "dead",
-          "grouped", "tried", "orders", "late", "keyed", "replayed")
+QUEUES = tuple(QUEUES_OF_SAMPLE)
 
 
 class Edit(NamedTuple):
@@ -162,7 +164,7 @@ def change_thing(part, kind, random):
     how = random.choice(("removed", "twice", "swapped", "like another", "field"))
     if how == "removed":
         things.remove(one)
-        if kind == "msgs":
+        if kind == "msgs" and part.acks is not None:
             part.acks.entries = [entry for entry in part.acks.entries if entry.record is not one]
     elif how == "twice":
         things.insert(place + 1, one.copy())
@@ -208,13 +210,14 @@ def edit(tree, name, random):
                 return what, new
 
 
-def try_one(dump, name, random, room, before, *, known=None, model_always=True):
+def try_one(dump, name, random, room, before, *, known=None, model_always=True, queues=QUEUES_OF_SAMPLE):
     """(what, verdict, text): verdict is found, missed, or nothing (it contradicts no promise).
 
     ``known`` (Known) saves reading the segments that nothing was changed in.  Without ``model_always`` the model is not
     asked of what the audit has found.
     """
-    tree = Tree(dump, only=with_others(name))
+    some = with_others(name, queues)
+    tree = Tree(dump, only=some)
     target = tree.link(Path(room) / "edited")
     what, new = edit(tree, name, random)
     try:
@@ -231,7 +234,7 @@ def try_one(dump, name, random, room, before, *, known=None, model_always=True):
         found = [f"{key[1]} {said.verdict}" for key, said in after.items()
                if key[1] not in EFFECTS_OF_USE and said.verdict != "held" and before.get(key, said).verdict == "held"]
         seen = [] if found and not model_always else [
-            text for text in seen_by_model(target) if text not in _seen_of_clean(dump, with_others(name), room)]
+            text for text in seen_by_model(target) if text not in _seen_of_clean(dump, some, room)]
     finally:
         shutil.rmtree(target)
     if found:
@@ -253,15 +256,15 @@ def _seen_of_clean(dump, names, room):
     return _OF_CLEAN[key]
 
 
-def try_many(dump, count, seed, room, *, quick=False):
+def try_many(dump, count, seed, room, *, quick=False, queues=QUEUES_OF_SAMPLE):
     """Yield (queue, what, verdict, text) of so many edits.  ``quick``: each segment that nothing was changed in is read
     once for all of them, and the model is asked of every fourth edit that the audit has found."""
     clean = Tree(dump).write(Path(room) / "clean")
     random, before, known = Random(seed), ask(clean), Known(clean) if quick else None
     for number in range(count):
-        name = random.choice(QUEUES)
+        name = random.choice(tuple(queues))
         yield name, *try_one(dump, name, random, room, before, known=known,
-                             model_always=not quick or number % 4 == 0)
+                             model_always=not quick or number % 4 == 0, queues=queues)
 
 
 def main():
@@ -269,13 +272,16 @@ def main():
     parser.add_argument("folder", type=Path)
     parser.add_argument("--count", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--story", choices=("sample", "lives"), default="sample")
+    parser.add_argument("--stopped", action="store_true")
     options = parser.parse_args()
+    queues, tell = (samples_lives.QUEUES, lambda folder: samples_lives.Lives(folder).tell()) \
+        if options.story == "lives" else (QUEUES_OF_SAMPLE, sample)
     if not (options.folder / "dump").exists():
-        sample(options.folder)
-    tally = Counter()
+        tell(options.folder)
+    tally, files = Counter(), options.folder / ("data" if options.stopped else "dump")
     with tempfile.TemporaryDirectory(dir=options.folder) as room:
-        for name, what, verdict, text in try_many(options.folder / "dump", options.count, options.seed, room,
-                                                     quick=True):
+        for name, what, verdict, text in try_many(files, options.count, options.seed, room, quick=True, queues=queues):
             tally[what, verdict] += 1
             if verdict == "missed" or text.startswith("BEYOND"):
                 sys.stdout.write(f"{verdict:8} {name:8} {what:32} {text}\n")

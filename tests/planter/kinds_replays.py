@@ -4,7 +4,19 @@ Each kind names the audit that must find it.  As in ``kinds_messages``, the file
 have written them.
 """
 
-from tests.planter.files import ACKED, BEFORE_START, DELIVERED, EXPIRED, HANDED_OUT, NO_ACKS, REDELIVERED, RETURNED
+from tests.planter.files import (
+    ACKED,
+    BEFORE_START,
+    DELIVERED,
+    DROPPED,
+    EXPIRED,
+    HANDED_OUT,
+    MARK,
+    NO_ACKS,
+    PURGED,
+    REDELIVERED,
+    RETURNED,
+)
 from tests.planter.planting import NotHere, message
 from tests.planter.play_groups import REPLAY, REPLAYED
 
@@ -87,6 +99,19 @@ def delivered_after_its_second_ack(view, one):
     view.add_entry(one, HANDED_OUT, at=one.part.acks.entries.index(entries_since(one)[-1]) + 1)
 
 
+def _is_last_before_a_start(one):
+    """Its replay is the last thing that its journal tells of that life of the broker."""
+    events = one.part.events()
+    ends = [place for place, event in enumerate(events) if event.type == REPLAY and event.seq == one.seq]
+    return bool(ends) and [event.type for event in events[ends[-1] - 1:ends[-1] + 2]] == [REPLAYED, REPLAY, MARK]
+
+
+@message("", queues=("replayed", "again"), suits=_is_last_before_a_start, audit="agreement", undecidable=True)
+def replay_cut_off_before_its_event(view, one):
+    """kill -9 came between the entry and the event."""
+    one.drop_events([event for event in one.events if event.type in (REPLAYED, REPLAY)][-2:])
+
+
 @_kind("", "failure_counts")
 def failures_from_before_a_replay(view, one):
     delivered, _ = since(one)
@@ -129,3 +154,31 @@ def later_one_before_a_replayed_one(view, one):
     event.touch(aux=tag)
     one.part.move(delivered, ts)
     other.part.move(event, at)
+
+
+def _is_in_a_level(one):
+    return one.level > 0 and is_done_again(one)
+
+
+@message("priority", queues=("again",), suits=_is_in_a_level, audit="priority")
+def lower_priority_before_a_replayed_one(view, one):
+    """It waits since its replay, and one of a lower level goes out before it."""
+    delivered, acked = since(one)
+    later = [(event.ts, event, other) for other in view.order if other.level < one.level for event in other.events
+             if event.type == DELIVERED and delivered.ts < event.ts < acked.ts
+             and event.consumer == delivered.consumer]
+    if not later:
+        raise NotHere("no lower one goes out while it is out")
+    ts, event, other = min(later, key=lambda each: each[0])
+    at, tag = delivered.ts, delivered.aux
+    delivered.touch(aux=event.aux)
+    event.touch(aux=tag)
+    one.part.move(delivered, ts)
+    other.part.move(event, at)
+
+
+@message("limit_kept", queues=("again",), audit="limit_kept",
+         suits=lambda one: [event.type for event in since(one)][-2:] == [RETURNED, DROPPED])
+def purged_after_it_failed_too_often_since_a_replay(view, one):
+    since(one)[-1].touch(type=PURGED, reason=0)
+    entries_since(one)[-1].touch(type=PURGED, reason=0)

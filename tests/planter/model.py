@@ -11,6 +11,7 @@ fault that it does not see is no fault for the planter.
 from collections import Counter, defaultdict
 from itertools import pairwise
 
+from tests.planter import properties
 from tests.planter.files import (
     ASIDE,
     DEAD,
@@ -55,13 +56,14 @@ def _judge_places(queue, play):
     last = {}                       # (connection, channel) -> publish_seq
     records = sorted(((record.seq, record.ts, part, record) for part in queue.parts for record in part.records()),
                      key=lambda each: each[:2])
-    ts = 0
+    ts, has_levels = 0, bool(queue.setting("max_priority")) or any(part.level for part in queue.parts)
     for seq, its, part, record in records:
         if its <= ts:
             play.say("time rises", seq, f"{its} behind {ts}")
         ts = its
-        if record.priority != part.level:
-            play.say("priority", seq, f"{record.priority} in {part.level}")
+        said = properties.priority(record.meta)
+        if record.priority != said or (has_levels and record.priority != part.level):
+            play.say("priority", seq, f"{record.priority} in {part.level}, its properties say {said}")
         stream = record.connection, record.channel
         if record.publish_seq and record.publish_seq <= last.get(stream, 0):
             play.say("publish order", seq, f"{record.publish_seq} behind {last[stream]}")

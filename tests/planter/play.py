@@ -78,7 +78,7 @@ class Play:
         for part in queue.parts:
             for event in part.events():
                 self.events_of[event.seq].append(event)
-        self.order_of_first = defaultdict(list)
+        self.order_of_first = defaultdict(list)     # level -> first deliveries since the broker's last start
 
     def say(self, rule, seq, why):
         self.broken.append(Broken(rule, seq, why))
@@ -116,6 +116,7 @@ class Play:
         if event.reason != STARTED:
             self.say("marks", 0, f"a mark of reason {event.reason}")
             return
+        self.order_of_first.clear()
         for seq, life in self.lives.items():
             if life.part is part and life.state == OUT:
                 self.held[life.holder].discard(seq)
@@ -171,7 +172,7 @@ class Play:
                 self.counts["out_of_sequence"] += later > 0
             if not event.reason & NO_ACKS:
                 life.entries.append((HANDED_OUT, 0, event.count))
-        else:
+        if seq not in self.order_of_first[level] and self.may_overtake(life):
             self.order_of_first[level].append(seq)
         life.state, life.holder, life.seen = OUT, event.consumer, True
         life.by_get = bool(event.reason & BY_GET)
@@ -195,9 +196,16 @@ class Play:
         """How many of the ready messages may not be counted as ready."""
         return 0
 
+    def may_overtake(self, life):
+        """Whether it counts as a message that overtook others."""
+        return True
+
     def overtaken_by(self, life):
-        """How many messages overtook it, when it goes out again."""
-        return sum(1 for each in self.order_of_first[life.part.level] if each > life.record.seq)
+        """How many messages overtook it, when it goes out again in the same life of the broker."""
+        order, seq = self.order_of_first[life.part.level], life.record.seq
+        if seq not in order:
+            return 0                    # It should be marked as one from before the start: another number tells.
+        return sum(1 for each in order[order.index(seq) + 1:] if each > seq)
 
     def take(self, life, event, ts):
         """Who takes the message, and may it."""

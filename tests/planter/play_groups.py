@@ -31,8 +31,8 @@ class GroupPlay(Play):
         self.tries, self.due, self.stops, self.spared = {}, {}, set(), defaultdict(int)
         self.tokens = {}
         self.replayed = defaultdict(int)
-        self.put_back, self.again = set(), set()        # redriven, and replayed and not delivered since
-        self.order = []                 # of first deliveries
+        self.put_back, self.again = set(), set()        # redriven, and replayed
+        self.order = []                 # of first deliveries since the broker's last start
 
     def group_of(self, life):
         """What waits with a message: its group; without groups, the message alone."""
@@ -51,6 +51,7 @@ class GroupPlay(Play):
     def mark(self, part, event):
         super().mark(part, event)
         self.replayed[part.number] = 0
+        self.order.clear()
 
     def event(self, part, event, ts):
         life = self.lives.get(event.seq)
@@ -110,13 +111,12 @@ class GroupPlay(Play):
     # --- turns
 
     def deliver(self, life, event, ts):
-        if not life.seen:
+        if event.seq not in self.order and event.seq not in self.again:
             self.order.append(event.seq)
         if life.record.flags & AGAIN and event.seq not in self.put_back:
             self.say("redriven ones go out when they are back", event.seq, "it has no such event")
         self.due.pop(event.seq, None)
         super().deliver(life, event, ts)
-        self.again.discard(event.seq)
 
     def judge_turn(self, life, event, ts):
         seq, group = event.seq, self.group_of(life)
@@ -141,12 +141,15 @@ class GroupPlay(Play):
     def waiting(self):
         return sum(1 for each in self.due if self.lives[each].state == READY)
 
+    def may_overtake(self, life):
+        return life.record.seq not in self.again
+
     def overtaken_by(self, life):
         if life.record.seq in self.again:
             return 0
         if not self.header:
             return super().overtaken_by(life)
-        return len(self.order) - 1 - self.order.index(life.record.seq)
+        return len(self.order) - 1 - self.order.index(life.record.seq) if life.record.seq in self.order else 0
 
     def is_beyond_limit(self, life, ts):
         limit = self.settings.at(ts).get("delivery_limit")

@@ -48,6 +48,15 @@ def expiration_ms(meta):
     return int(text) if text.isdigit() else None
 
 
+def priority(meta):
+    """The message's priority; 0: none, or the properties cannot be read."""
+    try:
+        place = places(meta).get("priority")
+        return meta[place[0]] if place is not None else 0
+    except (IndexError, struct.error):
+        return 0
+
+
 _FIXED = {b"t": 1, b"b": 1, b"B": 1, b"s": 2, b"u": 2, b"I": 4, b"i": 4, b"f": 4, b"l": 8, b"L": 8, b"d": 8, b"T": 8,
           b"D": 5, b"V": 0}
 

@@ -59,9 +59,9 @@ QUEUES = {
 FLAGS = ("--segment-octets", str(1 << 20), "--no-sync", "--stop-timeout-seconds", "1")
 
 
-def with_others(name):
+def with_others(name, queues=QUEUES):
     """A queue, and those into which its audit also looks."""
-    return {name, QUEUES[name].get("x-dead-letter-routing-key", name)}
+    return {name, queues[name].get("x-dead-letter-routing-key", name)}
 
 
 @dataclass(frozen=True)

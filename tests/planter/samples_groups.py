@@ -7,6 +7,7 @@
     late        dead letters of ``orders``, in the same groups
     keyed       deduplication: some messages come twice
     replayed    settled messages stay; some are replayed, with the broker killed between
+    again       the same, with three priorities and delivery limit 1
 """
 
 GROUPS = 8
@@ -21,6 +22,7 @@ QUEUES = {
     "late": JOURNAL | {"x-message-group": "exclusive", "x-message-group-header": "x-group-id"},
     "keyed": JOURNAL | {"x-message-deduplication": True, "x-cache-size": KEYS},
     "replayed": JOURNAL | {"x-retention-bytes": 1 << 30},
+    "again": JOURNAL | {"x-retention-bytes": 1 << 30, "x-max-priority": 2, "x-delivery-limit": 1},
 }
 TOLD = {"x-group-info": True}       # argument of a consumer
 STUBBORN = 27                       # of ``grouped``
@@ -42,6 +44,10 @@ def _decide_grouped(number, redelivered):
 
 def _decide_orders(number, redelivered):
     return "ack" if redelivered else {1: "reject", 4: "reject", 7: "requeue"}.get(number % 9, "ack")
+
+
+def _decide_again(number, redelivered):
+    return "nack" if number % 7 == 3 else "ack"
 
 
 def first_life(story, control):
@@ -70,6 +76,10 @@ def first_life(story, control):
     control("queue", "replay", "replayed", "--seqs", "5-12,40")
     worker("replayed", 5, "again").work(20).take(5)
     patient.work(20, _decide_grouped).take(3)
+    publish("again", range(90), priority=lambda number: number * 5 % 3)
+    worker("again", 3, "once").work(95, _decide_again).close()
+    control("queue", "replay", "again", "--seqs", "5-30")
+    worker("again", 2, "more").work(12, _decide_again).take(2)
 
 
 def second_life(story, control):
@@ -82,6 +92,8 @@ def second_life(story, control):
     worker("orders", 4, "z").work(20, lambda number, redelivered: "ack").take(2)
     worker("keyed", 5, "once").work(40).take(5)
     control("queue", "replay", "replayed", "--seqs", "1-3,60-66")
+    worker("again", 2, "more").work(10, _decide_again).take(2)
+    control("queue", "replay", "again", "--seqs", "40-55")
 
 
 def third_life(story, control):
@@ -93,3 +105,4 @@ def third_life(story, control):
     story.publisher.publish("keyed", range(100, 130), headers=lambda number: {"x-deduplication-header": f"k{number}"})
     worker("keyed", 5, "once").work(10).take(5)
     worker("replayed", 5, "reader").work(15).take(2)
+    worker("again", 2, "last").work(12, _decide_again).take(2)

@@ -206,8 +206,8 @@ def equal_times(source: Source, summaries: list[Summary], options: Options, find
     for k, s in enumerate(some if any(s.events for s in some) else ()):
         journal = read_journal(source, s.triple, [], crc=options.crc and bool(s.damage))
         numbers_, ts, where = (np.concatenate(both) for both in (
-            (journal.events["seq"], journal.aside["seq"]), (journal.events["ts"], journal.aside["ts"]),
-            (journal.places, journal.aside_places)))
+            [part[name] for part in (journal.events, journal.again, journal.aside)] if name else
+            [journal.places, journal.again_places, journal.aside_places] for name in ("seq", "ts", "")))
         order = np.argsort(ts, kind="stable")
         ts = ts[order]
         first = np.append(True, ts[1:] != ts[:-1])[:ts.size] & ~_among(ts, events)
@@ -285,10 +285,12 @@ def after_cut(source: Source, queue: QueueFiles, summaries: list[Summary], optio
         if s.last_ts <= cut:
             continue
         headers, places = read_records(source, s.triple, crc=options.crc, trust=options.crc and not s.damage)
-        events = read_journal(source, s.triple, [], crc=options.crc)
+        journal = read_journal(source, s.triple, [], crc=options.crc)
+        events = [(journal.events, journal.places), (journal.again, journal.again_places),
+                  (journal.aside, journal.aside_places)]
         for kind, seq, ts, at in (("msgs", headers["seq"], headers["ts"], places),
-                                  ("journal", events.events["seq"], events.events["ts"], events.places),
-                                  ("journal", np.zeros(events.marks.size), events.marks["ts"], events.mark_places)):
+                                  *(("journal", some["seq"], some["ts"], own) for some, own in events),
+                                  ("journal", np.zeros(journal.marks.size), journal.marks["ts"], journal.mark_places)):
             bad = ts > cut
             count += int(np.count_nonzero(bad))
             findings.add(s, "after_cut", kind, "later than the cut of the dump, {b:t}", seq[bad].astype(np.int64),

@@ -12,6 +12,7 @@ import numpy as np
 
 from brokerd.audit.files import FOREVER, Source
 from brokerd.audit.lifecycle import Lives
+from brokerd.audit.replayed import Events, events_of
 from brokerd.audit.scan import Options, Pass, Summary
 from brokerd.audit.stitch import Findings, read_again
 from brokerd.store import format as layout
@@ -63,9 +64,34 @@ def stretches(p: Pass) -> Stretches:
         starts.append(since[stays])
         ends.append(np.full(stays.size, FOREVER))
     which = np.flatnonzero(p.delivered)
-    which = which[np.argsort(life.ts[which], kind="stable")]
-    return Stretches(np.sort(np.concatenate(starts)), np.sort(np.concatenate(ends)), life.ts[which],
-                     life.seq[life.of[which]], p.data.event_places[life.event[which]])
+    deliveries = [(life.ts[which], life.seq[life.of[which]], p.data.event_places[life.event[which]])]
+    if p.data.events_again.size:
+        e = events_of(p.data)
+        more = _since_replays(e, runs, open_counts=open_counts)
+        starts.append(more[0])
+        ends.append(more[1])
+        which = np.flatnonzero(e.judged & (e.type == layout.DELIVERED))
+        deliveries.append((e.ts[which], e.seq[which], e.place[which]))
+    ts, seq, place = (np.concatenate(column) for column in zip(*deliveries, strict=True))
+    order = np.argsort(ts, kind="stable")
+    return Stretches(np.sort(np.concatenate(starts)), np.sort(np.concatenate(ends)), ts[order], seq[order],
+                     place[order])
+
+
+def _since_replays(e: Events, runs: np.ndarray, *, open_counts: bool) -> tuple[np.ndarray, np.ndarray]:
+    """When the stretches of the messages' later lives begin and end."""
+    last = np.append(e.head[1:], True)[:e.seq.size]
+    following = np.where(last, runs.size, np.append(e.run[1:], 0)[:e.seq.size])
+    cut = (e.type == layout.DELIVERED) & (e.run < following)
+    since = e.ts.copy()
+    if runs.size:
+        since[cut] = runs[e.run[cut]]
+    back = e.judged & (cut | np.isin(e.type, (layout.EVENT_REPLAYED, layout.RETURNED)))
+    then = np.append(e.type[1:], 0)[:e.seq.size]
+    ends_it = np.isin(then, (layout.DELIVERED, layout.EXPIRED, layout.DROPPED, layout.PURGED))
+    goes_on, stays = np.flatnonzero(back & ~last & ends_it), np.flatnonzero(back & last & open_counts)
+    return (np.concatenate((since[goes_on], since[stays])),
+            np.concatenate((np.append(e.ts[1:], 0)[goes_on], np.full(stays.size, FOREVER))))
 
 
 class _Reader:

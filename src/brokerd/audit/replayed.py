@@ -2,7 +2,7 @@
 
 A replay makes a settled message ready again, with no failed delivery; its events and entries from there on are those of
 another life.  ``lives`` has the first life of each message.  This module judges the other lives, by the rules of the
-same audits: ``AUDITS``.  ``stitch`` and ``holders`` judge several messages together, over all lives.
+same audits: ``AUDITS``.  ``stitch``, ``holders`` and ``priority`` judge several messages together, over all lives.
 
 If the journal may lack events of a message's later lives, this message is not judged, and counts as uncovered.
 """
@@ -19,8 +19,8 @@ from brokerd.audit.segment import SegmentData, record_at
 from brokerd.store import format as layout
 
 AUDITS = ("redelivered", "out_twice", "wrong_consumer", "ended_while_out", "early_death", "failure_counts",
-          "before_publish", "delivery_limit", "ack_without_delivery", "double_settle", "delivery_after_settle",
-          "agreement")
+          "before_publish", "delivery_limit", "limit_kept", "ack_without_delivery", "double_settle",
+          "delivery_after_settle", "agreement")
 COUNT_MAX = 0xFFFF              # failed deliveries: the journal counts no further
 DYING = (layout.DEAD_LETTERED, layout.DROPPED)
 TOLD_BY_BOTH = np.array([type_ in (*layout.SETTLING_TYPES, layout.RETURNED, layout.HANDED_OUT, layout.REPLAYED)
@@ -78,6 +78,9 @@ def events_of(data: SegmentData) -> Events:
                   same_run & (was == layout.DELIVERED), ts[head][np.cumsum(head) - 1] > _known_since(data))
 
 
+_Case = tuple[str, str, np.ndarray, np.ndarray, np.ndarray, np.ndarray]     # audit, detail, bad, a, b, cases
+
+
 def judge(data: SegmentData, limit: int | None = None) -> Iterator[Found]:
     """Judge the later lives by all of ``AUDITS``.  ``limit``: the delivery limit to judge by, None: that of the
     settings."""
@@ -89,10 +92,8 @@ def judge(data: SegmentData, limit: int | None = None) -> Iterator[Found]:
         which = np.flatnonzero(bad & e.judged)
         yield Found(audit, detail, e.seq[which], e.place[which], e.ts[which], a[which], b[which],
                     int(np.count_nonzero(cases & e.judged)), unknown)
+    yield _limit_kept(data, e, limit)
     yield _agreement(data, e)
-
-
-_Case = tuple[str, str, np.ndarray, np.ndarray, np.ndarray, np.ndarray]     # audit, detail, bad, a, b, cases
 
 
 def _shifted(values: np.ndarray) -> np.ndarray:
@@ -174,6 +175,55 @@ def _counts(data: SegmentData, e: Events, limit: int | None) -> Iterator[_Case]:
            e.failures, np.full(e.seq.size, highest), limited)
 
 
+class _Tries(NamedTuple):
+    """Lives since replays: columns.  ``final``: their last event; ``failed`` so often, of which ``doubtful`` (0 or 1)
+    may not be counted; ``cut``: a delivery among these was out when a broker's life ended."""
+
+    final: np.ndarray
+    failed: np.ndarray
+    doubtful: np.ndarray
+    cut: np.ndarray
+
+
+def _tries(data: SegmentData, e: Events) -> _Tries:
+    begins = e.head | (e.type == layout.EVENT_REPLAYED)
+    first, of = np.flatnonzero(begins), np.cumsum(begins) - 1
+    final = np.append(first[1:], e.seq.size) - 1
+    following = np.append(e.run[1:], 0)
+    following[final] = np.where(SETTLING[e.type[final]], e.run[final], data.runs.size)
+    cut = (e.type == layout.DELIVERED) & (e.run < following)
+    cuts = np.bincount(of[cut], minlength=first.size)
+    returns = np.bincount(of[e.type == layout.RETURNED], minlength=first.size)
+    return _Tries(final, returns + cuts, np.minimum(cuts, 1), cuts > 0)
+
+
+def _is_out(data: SegmentData, e: Events, which: np.ndarray) -> np.ndarray:
+    return (e.type[which] == layout.DELIVERED) & (e.run[which] == data.runs.size)
+
+
+def _limit_kept(data: SegmentData, e: Events, limit: int | None) -> Found:
+    """A message that failed too often died of it.  One that has no end yet is ``pending``."""
+    tries, highest = _tries(data, e), _highest_limit(data, limit)
+    end, judged = e.type[tries.final], e.judged[tries.final] & (highest < FOREVER)
+    went_on = (_is_out(data, e, tries.final) | SETTLING[end]) & ~np.isin(end, DYING) & judged & (tries.failed > highest)
+    sure = tries.failed - tries.doubtful > highest
+    bad, failed = tries.final[went_on & sure], tries.failed[went_on & sure]
+    unsure = int(np.count_nonzero(went_on & ~sure))
+    return Found("limit_kept", "failed {a} times since its replay, with a limit of {b}, and went on", e.seq[bad],
+                 e.place[bad], e.ts[bad], failed, np.full(bad.size, highest), int(np.count_nonzero(judged)),
+                 (int(np.count_nonzero(e.head & ~e.judged)) if highest < FOREVER else 0) + unsure)
+
+
+def pending(data: SegmentData, limit: int | None) -> dict[str, np.ndarray]:
+    """The messages beyond their limit since a replay that are neither dead nor out: columns of ``Summary.pending``."""
+    e = events_of(data)
+    tries = _tries(data, e)
+    waits = e.judged[tries.final] & (tries.failed > _highest_limit(data, limit)) & ~SETTLING[e.type[tries.final]]
+    waits &= ~_is_out(data, e, tries.final)
+    some = tries.final[waits]
+    return {"seq": e.seq[some], "ts": e.ts[some], "place": e.place[some], "waits": tries.cut[waits]}
+
+
 def _highest_limit(data: SegmentData, limit: int | None) -> int:
     """The highest limit that was ever in force; FOREVER: none."""
     if limit is not None:
@@ -222,7 +272,7 @@ def _agreement(data: SegmentData, e: Events) -> Found:
     bad = np.array(which, np.int64)
     return Found("agreement", "the acks tell otherwise than the journal what became of it since its replay", e.seq[bad],
                  e.place[bad], e.ts[bad], e.ts[bad], e.ts[bad], checked,
-                 int(np.count_nonzero(e.head & ~e.judged)) + doubts)
+                 int(np.count_nonzero(e.head & ~e.judged)) + doubts + data.unsaid)
 
 
 def _codes(type_: np.ndarray, why: np.ndarray, count: np.ndarray) -> np.ndarray:

@@ -251,7 +251,7 @@ def scan(source: Source, triple: Triple, options: Options = DEFAULTS, *, everyth
     published = data.headers["ts"][data.sound]
     power_cut = int(data.power_cuts[-1]) if data.power_cuts.size else 0
     since = data.headers["seq"][data.sound][published > power_cut] if power_cut else data.headers["seq"][:0]
-    times = [t for t in (published, life.ts, data.marks) if t.size]
+    times = [t for t in (published, life.ts, data.marks, data.aside["ts"], data.events_again["ts"]) if t.size]
     waited, worked, longest = figures.latency(life)
     explained, unexplained = without_record(life)
     return Summary(
@@ -453,8 +453,12 @@ def _limits(s: Pass) -> Table:
                     life.last_delivered[broken], told.failed[broken], limit[broken])
     waiting = np.flatnonzero(open_)
     # What failed for the last time at a start dies when its turn comes.
-    return Table({"seq": life.seq[waiting], "ts": life.last_delivered[waiting], "place": s.places(waiting),
-                  "waits": told.cut[waiting] > 0})
+    columns = {"seq": life.seq[waiting], "ts": life.last_delivered[waiting], "place": s.places(waiting),
+               "waits": told.cut[waiting] > 0}
+    if s.data.events_again.size:
+        again = replayed.pending(s.data, s.options.delivery_limit)
+        columns = {name: np.concatenate((column, again[name])) for name, column in columns.items()}
+    return Table(columns)
 
 
 def _settled_by_entries(s: Pass) -> None:
@@ -491,7 +495,8 @@ def _levels(s: Pass) -> None:
 def _at_once(s: Pass) -> int:
     """Find events that have the time of a record: all times of a queue differ."""
     data, count = s.data, 0
-    for events, places in ((data.events, data.event_places), (data.aside, data.aside_places)):
+    for events, places in ((data.events, data.event_places), (data.events_again, data.again_places),
+                           (data.aside, data.aside_places)):
         which = np.flatnonzero(np.isin(events["ts"], data.headers["ts"][data.sound])
                                & (events["ts"] > data.power_cuts.max(initial=0)))
         s.add("time_order", "journal", AT_ONCE, events["seq"][which].astype(np.int64), places[which],

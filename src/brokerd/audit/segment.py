@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from brokerd.audit import headers, metas, notes
+from brokerd.audit import headers, metas, notes, unsaid
 from brokerd.audit import layout as shapes
-from brokerd.audit._journal import NO_PLACES, POWER_LOST_WORDS, Gap, read_journal, since_replay
+from brokerd.audit._journal import NO_PLACES, POWER_LOST_WORDS, Gap, Journal, read_journal, since_replay
 from brokerd.audit.fetch import WINDOW, read, several
 from brokerd.audit.files import FOREVER, Damage, Source, Triple
 from brokerd.store import format as layout
@@ -74,6 +74,7 @@ class SegmentData(NamedTuple):
     aside: np.ndarray = np.empty(0, shapes.EVENT)
     aside_places: np.ndarray = np.empty(0, np.int64)
     is_again: np.ndarray = np.empty(0, bool)    # of all entries in the order of the file: which are ``entries_again``
+    unsaid: int = 0                 # replays of which kill -9 left only the entry: see ``unsaid``
 
     @property
     def power_cuts(self) -> np.ndarray:
@@ -145,6 +146,7 @@ def read_triple(source: Source, triple: Triple, *, crc: bool = True, trust: bool
         several(damage, triple.acks or "", orphans, lambda k: Damage(
             triple.acks or "", -1, 0, 0, f"an entry of position {int(entries['position'][k])}, where no record is",
             ("acks",)))
+    journal, unsaid_count = _with_replays(journal, acks, segment)
     _tell_odd_headers(triple, segment, acks, damage)
     damage += notes.contradictions(triple, segment.records, journal, whole=not (
         generation or damage or segment.gone or header is None))
@@ -152,8 +154,28 @@ def read_triple(source: Source, triple: Triple, *, crc: bool = True, trust: bool
                        positions, segment.sound, entries, acks.delivered, journal.events, journal.places,
                        journal.begun, journal.runs, journal.gaps, damage, segment.gone, acks.written, acks.doubted,
                        acks.delivered, journal.marks["ts"], acks.again, journal.again, journal.again_places,
-                       journal.aside, journal.aside_places, acks.is_again)
+                       journal.aside, journal.aside_places, acks.is_again, unsaid_count)
     return data if triple.cut is None else _without_late(data, triple.cut, journal.late)
+
+
+def read_events(source: Source, triple: Triple, *, crc: bool = True) -> Journal:
+    """The journal alone.  The other files are read only if the replay of a message seems to be missing."""
+    journal = read_journal(source, triple, [], crc=crc)
+    if not unsaid.may_miss(journal):
+        return journal
+    data = read_triple(source, triple, crc=crc)
+    return journal._replace(events=data.events, places=data.event_places, again=data.events_again,
+                            again_places=data.again_places)
+
+
+def _with_replays(journal: Journal, acks: _Acks, segment: _Segment) -> tuple[Journal, int]:
+    if not acks.again.size:
+        return journal, 0
+    entries = np.empty(acks.is_again.size, shapes.ENTRY)
+    entries[acks.is_again], entries[~acks.is_again] = acks.again, acks.entries
+    record = record_at(segment.records.positions, len(segment.octets), entries["position"])
+    numbers = segment.records.headers["seq"].astype(np.int64)
+    return unsaid.with_replays(journal, entries, np.where(record >= 0, numbers[record], 0) if numbers.size else record)
 
 
 def _of_this_generation(acks: _Acks, triple: Triple, header: Any, damage: list[Damage]) -> _Acks:

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from brokerd.audit import many
+from brokerd.audit import many, parks
 from brokerd.audit.arrays import group_max_before
 from brokerd.audit.files import FOREVER, QueueFiles, Source
 from brokerd.audit.lifecycle import Lives, messages_of, places_of
@@ -94,6 +94,8 @@ class History(NamedTuple):
     starts: np.ndarray
     unclear: int                    # messages that only their acks know to be settled
     untold: np.ndarray              # rows of those of whose next try only the acks tell
+    parked: parks.Parked
+    open: bool                      # a broker may be at work
 
 
 def applies(audit: str, queue: QueueFiles) -> bool:
@@ -104,7 +106,7 @@ def applies(audit: str, queue: QueueFiles) -> bool:
     (rule, *_) = rules
     if audit == "retry_kept":
         return rule.retry
-    return rule.stops if audit == "stop_kept" else rule.grouping is not None
+    return rule.grouping is not None or (rule.stops and audit == "stop_kept")
 
 
 def judge(source: Source, queue: QueueFiles, summaries: list[Summary], options: Options,
@@ -154,7 +156,9 @@ def _history(source: Source, grouping: Grouping | None, summaries: list[Summary]
     starts = np.unique(np.concatenate([s.starts for s in summaries])) if summaries else np.empty(0, np.int64)
     return History(of, Deliveries(*in_time(rows, 3)), Notes(*in_time(notes, 3)), np.sort(times), starts,
                    sum(part[4] for part in parts),
-                   np.searchsorted(of.seq, np.concatenate([np.empty(0, np.int64), *(part[5] for part in parts)])))
+                   np.searchsorted(of.seq, np.concatenate([np.empty(0, np.int64), *(part[5] for part in parts)])),
+                   parks.Parked(*_joined([part[6] for part in parts])),
+                   any(s.triple.cut is not None for s in summaries))
 
 
 def _joined(parts: list[tuple[np.ndarray, ...]]) -> list[np.ndarray]:
@@ -162,10 +166,11 @@ def _joined(parts: list[tuple[np.ndarray, ...]]) -> list[np.ndarray]:
 
 
 def _part(p: Pass, grouping: Grouping | None, number: int, power_cut: int) -> tuple[
-        tuple[np.ndarray, ...], tuple[np.ndarray, ...], tuple[np.ndarray, ...], np.ndarray, int, np.ndarray]:
+        tuple[np.ndarray, ...], tuple[np.ndarray, ...], tuple[np.ndarray, ...], np.ndarray, int, np.ndarray,
+        parks.Parked]:
     """The messages, deliveries, notes and times of one segment, how many messages only their acks know to be settled,
-    and of whose next try only they tell.  Only messages that the journal covers have a group, and only their deliveries
-    and notes are there."""
+    of whose next try only they tell, and which ones they say are parked.  Only messages that the journal covers have a
+    group, and only their deliveries and notes are there."""
     data, life = p.data, p.life
     sure = life.covered & (life.published > power_cut)
     group = np.zeros(life.seq.size, np.int64)
@@ -198,7 +203,8 @@ def _part(p: Pass, grouping: Grouping | None, number: int, power_cut: int) -> tu
     connection = np.append(data.headers["connection"].astype(np.int64), 0)[life.record]
     messages = life.seq, group, settled, level, place, life.published, connection
     untold = _untold_tries(data, life, sure) if grouping is None else life.seq[:0]
-    return messages, rows, notes, times, int(np.count_nonzero(by_acks & sure)), untold
+    return (messages, rows, notes, times, int(np.count_nonzero(by_acks & sure)), untold,
+            parks.parked(data, life, sure, group, number))
 
 
 def _untold_tries(data: SegmentData, life: Lives, sure: np.ndarray) -> np.ndarray:
@@ -401,7 +407,24 @@ def _noted(audit: str, grouping: Grouping | None, summaries: list[Summary], hist
         untold = untold[:0]
     _tell(audit, summaries, history, untold, findings, "waited for its next try by the acks, and not by the journal")
     doubts = (f"{int(excused.sum())} went out early, or the clock was put back",) if excused.any() else ()
-    return Found(int(np.count_nonzero(~excused)) + untold.size, int(which.size) + untold.size, doubts)
+    more, unsure = _parked(grouping, summaries, history, findings) if audit == "stop_kept" else (0, 0)
+    doubts += (f"of the stop of {many(unsure, 'group')} only the acks tell",) * (unsure > 0)
+    return Found(int(np.count_nonzero(~excused)) + untold.size + more, int(which.size) + untold.size + more, doubts)
+
+
+def _parked(grouping: Grouping | None, summaries: list[Summary], history: History,
+            findings: Findings) -> tuple[int, int]:
+    """How many messages stopped something by the acks alone, and of how many groups that may be true."""
+    of, notes, rows = history.messages, history.notes, history.parked
+    told = of.group[notes.row[notes.type == layout.GROUP_PARKED_EVENT]]
+    whole = int(of.seq[0]) == 1 and not any(s.uncovered for s in summaries) if of.seq.size else False
+    lives = history.starts.size + history.open
+    bad, unsure = parks.untold(rows, told, lives, grouped=grouping is not None, whole=whole)
+    for number in np.unique(rows.segment[bad]).tolist():
+        own = bad[rows.segment[bad] == number]
+        findings.add(summaries[number], "stop_kept", "msgs", parks.WORDS, rows.seq[own], rows.place[own],
+                     rows.published[own], rows.published[own], rows.published[own])
+    return bad.size, unsure
 
 
 def _cut_off(history: History, summaries: list[Summary], ts: np.ndarray) -> np.ndarray:

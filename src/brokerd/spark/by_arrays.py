@@ -6,11 +6,12 @@
     group_order, group_owner, retry_kept, stop_kept, token_kept    the groups of messages, which are in their properties
     dedup_kept, replay_exact    hashes of keys, and events of replays
 
-The tables have the first life of each message alone.  So the other engine also gives the verdicts of ``LIVES`` on
-queues of which messages were replayed: ``of_replayed``.
+The tables have the first life of each message alone, and no events that tell why a message waits.  So the other engine
+also gives the verdicts of ``LIVES`` and ``TIMES`` on queues of which messages were replayed, and those of ``TIMES`` on
+queues in which messages may wait: ``apart``, ``of_queues``.
 """
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from typing import Any
 
 from brokerd.audit import chain, holders, kept, letters, replayed, streams, waits
@@ -19,7 +20,8 @@ from brokerd.audit.files import open_source
 from brokerd.audit.scan import Options, scan
 from brokerd.audit.verdicts import chain_row, judge
 
-LIVES = frozenset((*replayed.AUDITS, *holders.AUDITS, "returned_first"))
+LIVES = frozenset((*replayed.AUDITS, *holders.AUDITS, "returned_first", "priority"))
+TIMES = frozenset(("after_cut", "time_order"))
 AUDITS = ("dead_letters", "chain", "stream", *waits.AUDITS, *kept.AUDITS)
 
 
@@ -31,12 +33,21 @@ def rows(path: str, options: Options, queues: str | None) -> list[dict[str, Any]
             *_waits(path, options, queues)]
 
 
-def of_replayed(path: str, options: Options, queues: str | None, names: Set[tuple[str, str]]) -> list[dict[str, Any]]:
-    """The rows of ``LIVES`` on these queues (vhost, queue).  Raises AuditError."""
-    wanted = frozenset(filter(options.wants, LIVES))
-    source, found, alone = open_source(path), [], options._replace(audits=wanted)
-    for queue in find_queues(source, queues) if wanted and names else ():
-        if (queue.vhost, queue.queue) in names:
+def apart(path: str, queues: str | None, replayed_: Set[tuple[str, str]]) -> dict[tuple[str, str], Set[str]]:
+    """{(vhost, queue): audits}: what ``of_queues`` judges in place of SQL.  ``replayed_``: queues of replayed messages.
+    Raises AuditError."""
+    waiting = ((queue.vhost, queue.queue) for queue in find_queues(open_source(path), queues)
+               if any(rule.grouping or rule.groups or rule.retry or rule.stops or rule.dedup for rule in queue.rules))
+    return dict.fromkeys(waiting, TIMES) | dict.fromkeys(replayed_, LIVES | TIMES)
+
+
+def of_queues(path: str, options: Options, queues: str | None,
+              names: Mapping[tuple[str, str], Set[str]]) -> list[dict[str, Any]]:
+    """The rows of these audits on these queues.  Raises AuditError."""
+    source, found = open_source(path), []
+    for queue in find_queues(source, queues) if names else ():
+        alone = options._replace(audits=frozenset(filter(options.wants, names.get((queue.vhost, queue.queue), ()))))
+        if alone.audits:
             found += judge(source, queue, [scan(source, triple, alone) for triple in queue.triples], alone).audits
     return found
 

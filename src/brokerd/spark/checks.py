@@ -423,14 +423,15 @@ def run(spark: "SparkSession", path: str, options: Options = DEFAULTS, **source:
     cases = {(row.vhost, row.queue): row.asDict() for row in spark.sql(facts).collect()}
     found = _counts(spark, "found", names, options, "count(*) AS found, sum(weight) AS weight")
     checked = _counts(spark, "checked", names, options, "sum(checked) AS checked")
-    again = {(row[0], row[1]) for row in spark.sql(REPLAYED).collect()}
+    glob = source.get("queues")
+    apart = by_arrays.apart(path, glob, {(row[0], row[1]) for row in spark.sql(REPLAYED).collect()})
     for name in reversed(HELPERS):
         spark.catalog.dropTempView(name)
     tables(spark, path, **source)       # New tables release the cached rows.
     rows = []
     for (vhost, queue), case in sorted(cases.items()):
         for name in names:
-            if checks_cases.applies(name, case, options) and not ((vhost, queue) in again and name in by_arrays.LIVES):
+            if checks_cases.applies(name, case, options) and name not in apart.get((vhost, queue), ()):
                 key = (name, vhost, queue)
                 some, weight = found.get(key, (0, 0))
                 some = weight if name == "holes" else some      # One row may tell of many numbers.
@@ -438,8 +439,7 @@ def run(spark: "SparkSession", path: str, options: Options = DEFAULTS, **source:
                 rows.append({"vhost": vhost, "queue": queue, "audit": name, "found": some,
                              "checked": checked.get(key, (0,))[0], **said,
                              **({"overtakings": weight} if name == "overtaking" else {})})
-    glob = source.get("queues")
-    return rows + by_arrays.rows(path, options, glob) + by_arrays.of_replayed(path, options, glob, again)
+    return rows + by_arrays.rows(path, options, glob) + by_arrays.of_queues(path, options, glob, apart)
 
 
 def _counts(spark: "SparkSession", part: str, names: Sequence[str], options: Options,

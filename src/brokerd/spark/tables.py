@@ -19,14 +19,13 @@ import pyarrow as pa
 
 from brokerd.audit import AuditError, clean, figures, words
 from brokerd.audit import layout as shapes
-from brokerd.audit._journal import read_journal
 from brokerd.audit.arrays import as_signed
 from brokerd.audit.deliveries import expirations, may_have_been_out
 from brokerd.audit.fetch import read_head
 from brokerd.audit.files import FOREVER, Source, Triple
 from brokerd.audit.lifecycle import CAUSES, ENDED, REASONS, Lives, lives, messages_of
 from brokerd.audit.properties import ROUTING_KEY, Texts, priorities, texts
-from brokerd.audit.segment import SegmentData, read_triple
+from brokerd.audit.segment import SegmentData, read_events, read_triple
 from brokerd.spark.bounds import Bounds
 from brokerd.spark.contents import ASKED, Contents
 from brokerd.store import format as layout
@@ -261,8 +260,8 @@ class Events(Reading):
 
     @cached_property
     def data(self) -> Any:
-        """The journal of the triple.  Its records are not read: no column needs them."""
-        return read_journal(self.source, self.triple, [], crc=self.crc)
+        """The journal of the triple.  As a rule its records are not read: no column needs them."""
+        return read_events(self.source, self.triple, crc=self.crc)
 
     @cached_property
     def _placed(self) -> tuple[np.ndarray, np.ndarray]:
