@@ -406,7 +406,9 @@ def _noted(audit: str, grouping: Grouping | None, summaries: list[Summary], hist
     if audit != "retry_kept":
         untold = untold[:0]
     _tell(audit, summaries, history, untold, findings, "waited for its next try by the acks, and not by the journal")
-    doubts = (f"{int(excused.sum())} went out early, or the clock was put back",) if excused.any() else ()
+    doubts: tuple[str, ...] = ()
+    if excused.any():
+        doubts += (f"{int(excused.sum())} went out early, or the clock was put back",)
     more, unsure = _parked(grouping, summaries, history, findings) if audit == "stop_kept" else (0, 0)
     doubts += (f"of the stop of {many(unsure, 'group')} only the acks tell",) * (unsure > 0)
     return Found(int(np.count_nonzero(~excused)) + untold.size + more, int(which.size) + untold.size + more, doubts)

@@ -33,7 +33,7 @@ def rows(path: str, options: Options, queues: str | None) -> list[dict[str, Any]
             *_waits(path, options, queues)]
 
 
-def apart(path: str, queues: str | None, replayed_: Set[tuple[str, str]]) -> dict[tuple[str, str], Set[str]]:
+def apart(path: str, queues: str | None, replayed_: Set[tuple[str, str]]) -> dict[tuple[str, str], frozenset[str]]:
     """{(vhost, queue): audits}: what ``of_queues`` judges in place of SQL.  ``replayed_``: queues of replayed messages.
     Raises AuditError."""
     waiting = ((queue.vhost, queue.queue) for queue in find_queues(open_source(path), queues)
@@ -42,7 +42,7 @@ def apart(path: str, queues: str | None, replayed_: Set[tuple[str, str]]) -> dic
 
 
 def of_queues(path: str, options: Options, queues: str | None,
-              names: Mapping[tuple[str, str], Set[str]]) -> list[dict[str, Any]]:
+              names: Mapping[tuple[str, str], frozenset[str]]) -> list[dict[str, Any]]:
     """The rows of these audits on these queues.  Raises AuditError."""
     source, found = open_source(path), []
     for queue in find_queues(source, queues) if names else ():
