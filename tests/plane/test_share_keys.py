@@ -6,6 +6,7 @@ Each turn has the plane compare its counts.
 import pytest
 from tests.plane.harness import publish
 from tests.plane.test_share import Shared
+from tests.plane.test_stream import offset_of
 
 
 @pytest.fixture
@@ -40,6 +41,31 @@ def test_a_key_that_comes_again_is_found_however_many_keys_came_since(shared):
     assert shared.gate.shares()[0][3:6] == (0, 0, 0)
     shared.publish(*[f"k{i}" for i in range(250)])
     assert len(shared.holder) == 250
+
+
+@pytest.mark.parametrize("kept", [0, 3000, 5000])
+def test_very_many_messages_of_one_key_go_to_its_next_reader_in_pieces_and_in_order(make_bench, kept):
+    """Where retention has taken what the former reader held, it is missed in pieces too."""
+    shared = Shared(make_bench(segment_octets=1 << 16, deliver_octets_per_turn=1 << 16), single=True)
+    shared.keys = [None] * 5000
+    former, following = [shared.join(prefetch=5000) for _ in range(2)]
+    for _ in range(5):
+        shared.connection.feed(publish(1, b"m" * 40) * 1000)
+        assert shared.turns_until(lambda share: True)
+    assert shared.turns_until(lambda share: share[3] == 5000)
+    shared.gate.set_limits(max_length=kept)
+    assert (shared.gate.retain(1000) > 0) == (kept < 5000)
+    first = shared.gate.first_offset
+    shared.connection.channels[former].close()
+    came = []
+    shared.bench.core.turn()
+    assert shared.gate.missed < 4096
+    for _ in range(100):
+        shared.bench.turns()
+        came += [(one.channel, offset_of(one)) for one in shared.connection.delivered()]
+        shared.queue.check()
+    assert came == [(following, offset) for offset in range(first, 5001)]
+    assert (shared.gate.missed, shared.gate.shares()[0][3]) == (first - 1, 5001 - first)
 
 
 def test_keys_that_lost_their_owner_wait_for_one_until_fewer_messages_wait_in_heaps(shared):

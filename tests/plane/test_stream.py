@@ -57,6 +57,11 @@ class Stream:
         assert {one.channel for one in came} <= {number}
         return [(offset_of(one), one.body, one.redelivered) for one in came]
 
+    def purge(self):
+        removed, whole = self.gate.purge(self.queue.next_seq, 1 << 31)
+        assert whole
+        return removed
+
     def offsets(self, number=2):
         return [offset for offset, _, _ in self.got(number)]
 
@@ -230,9 +235,9 @@ def test_a_purge_takes_all_that_is_there_and_offsets_go_on(make_bench):
     stream.publish(*[b"m" * 2000] * 100)
     stream.read(2, prefetch=2)
     assert stream.offsets() == [1, 2]
-    assert stream.gate.purge() == 100
+    assert stream.purge() == 100
     assert (stream.queue.ready, stream.queue.ready_octets, stream.gate.first_offset) == (0, 0, 101)
-    assert stream.gate.purge() == 0
+    assert stream.purge() == 0
     stream.connection.feed(nack(2, 1) + ack(2, 2))
     stream.publish(b"new", b"newer")
     assert stream.got() == [(101, b"new", False), (102, b"newer", False)]
@@ -248,7 +253,7 @@ def test_a_purge_takes_all_that_is_there_and_offsets_go_on(make_bench):
 def test_an_empty_stream_goes_on_with_its_offsets_after_a_restart(make_bench):
     stream = Stream(make_bench())
     stream.publish(b"a", b"b")
-    stream.gate.purge()
+    stream.purge()
     stream = recovered(make_bench)
     stream.publish(b"c")
     stream.read(2)
@@ -367,6 +372,28 @@ def test_many_readers_at_many_places_keep_few_segments_mapped(make_bench):
     assert sum(row["mapped"] for row in stream.queue.segments()) <= 2
 
 
+def test_what_readers_have_mapped_is_unmapped_in_pieces_and_they_read_on(make_bench):
+    stream = Stream(make_bench())
+    stream.publish(*[b"m" * 5000] * 200)
+    for number in range(2, 12):
+        stream.read(number, ("offset", 1 + 17 * (number - 2)), prefetch=1)
+    stream.bench.turns()
+    stream.connection.frames()
+
+    def mapped():
+        return sum(row["mapped"] for row in stream.queue.segments())
+
+    before, offset = mapped(), 1
+    while offset:
+        offset, was = stream.gate.unmap(offset, 3), mapped()
+        assert before - 3 <= was <= before
+        before = was
+    assert before == 1                      # the last one
+    stream.connection.feed(ack(5, 1) + nack(6, 1))
+    stream.bench.turns()
+    assert sorted(offset_of(one) for one in stream.connection.delivered()) == [53, 69]
+
+
 # --- a model
 
 class Reader:
@@ -410,7 +437,7 @@ def test_readers_see_what_a_model_sees(tmp_path_factory, actions):
             first = stream.gate.first_offset
             assert first <= published + 1
         elif action == "purge":
-            assert stream.gate.purge() == published + 1 - first
+            assert stream.purge() == published + 1 - first
             first = published + 1
         elif action in ("ack", "nack", "reject") and values[0] in readers and readers[values[0]].out:
             settle(stream, readers[values[0]], action, *values)

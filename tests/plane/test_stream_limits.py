@@ -2,7 +2,7 @@
 
 import pytest
 from tests.plane.harness import Bench, ack, nack
-from tests.plane.test_stream import Stream, recovered
+from tests.plane.test_stream import Stream, offset_of, recovered
 
 
 @pytest.mark.parametrize("limits", [{"max_length": 40}, {"max_octets": 200_000}, {"age_ns": 50_000_000}])
@@ -38,6 +38,50 @@ def test_retention_takes_whole_segments_and_tells_the_readers_that_it_hits(make_
     stream.gate.set_limits(max_length=0)
     stream.gate.retain(1000)
     assert len(stream.queue.segments()) == 1                # The last one stays.
+
+
+def test_a_purge_takes_so_many_segments_at_a_time_and_leaves_what_comes_meanwhile(make_bench):
+    stream = Stream(make_bench(segment_octets=4096))
+    stream.publish(*[b"m" * 2000] * 9)
+    stream.read(2, prefetch=2)
+    assert stream.offsets() == [1, 2]
+    below, came, pieces, whole = stream.queue.next_seq, 0, [], False
+    while not whole:
+        removed, whole = stream.gate.purge(below, 2)
+        pieces.append(removed)
+        stream.publish(b"new")
+        came += 1
+        stream.queue.check()
+    assert pieces == [2, 2, 2, 2, 1]        # A segment has room for one of them.
+    assert (stream.queue.ready, stream.gate.first_offset) == (came, 10)
+    assert stream.gate.purge(below, 2) == (0, True)
+    stream.connection.feed(ack(2, 0, multiple=True))
+    assert stream.offsets() == [10, 11]
+    assert stream.purge() == came
+
+
+def test_what_was_given_back_and_is_gone_is_missed_in_pieces_between_which_other_readers_have_their_turn(make_bench):
+    stream = Stream(make_bench(segment_octets=1 << 16, deliver_octets_per_turn=1 << 16))
+    for _ in range(5):
+        stream.publish(*[b"m" * 40] * 2000)
+    for number in (2, 3):
+        stream.read(number, prefetch=10_000 if number == 2 else 1)
+    for _ in range(50):
+        stream.bench.turns()
+        stream.connection.frames()
+    stream.connection.channels[2].flow = False
+    stream.connection.feed(nack(2, 10_000, multiple=True) + ack(3, 1))
+    stream.gate.set_limits(max_length=0)
+    assert stream.gate.retain(1000)
+    first = stream.gate.first_offset
+    before = stream.gate.missed
+    stream.connection.channels[2].flow = True
+    stream.bench.core.turn()
+    assert 0 < stream.gate.missed - before <= 4096
+    stream.bench.turns()
+    came = stream.connection.delivered()
+    assert [offset_of(one) for one in came if one.channel == 2] == list(range(first, 10_001))
+    assert stream.gate.missed - before == first - 1
 
 
 def test_a_stream_has_segments_of_the_size_that_it_asks_for(make_bench):

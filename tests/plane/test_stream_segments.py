@@ -34,7 +34,7 @@ def test_a_place_is_found_among_segments_after_a_purge_and_a_restart(make_bench)
     stream.publish(*[BODY] * 50)
     stream.read(2, ("offset", 33))
     assert stream.offsets() == [*range(33, 51)]
-    stream.gate.purge()
+    stream.purge()
     stream.publish(*[BODY] * 50)
     for number, offset in ((3, 1), (4, 77), (5, 100)):
         stream.read(number, ("offset", offset))

@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 from brokerd.errors import PreconditionFailed
 from brokerd.queues import stream
 from brokerd.queues.rules import PLAIN, plane_rules, rules_of
-from brokerd.queues.stream import INT64_MAX, Retention, check_reader, reader_name, retain, retention_of, start_of
+from brokerd.queues.stream import (
+    INT64_MAX,
+    Retention,
+    check_reader,
+    reader_name,
+    retain_in_pieces,
+    retention_of,
+    start_of,
+)
 from brokerd.wire.values import Timestamp
 
 STREAM = {"x-queue-type": "stream"}
@@ -76,12 +84,21 @@ def test_the_log_is_told_once_of_what_readers_missed(monkeypatch):
     told = []
     log = SimpleNamespace(**dict.fromkeys(("info", "warning"), lambda text, *values: told.append(text % values)))
     monkeypatch.setattr(stream, "log", log)
-    queue = SimpleNamespace(missed_told=0, stream=SimpleNamespace(missed=0, retain=lambda most: 0))
+    queue = SimpleNamespace(missed_told=0, deleted=False, stream=SimpleNamespace(missed=0, retain=lambda most: 0))
     for missed in (0, 5, 5, 7):
         queue.stream.missed = missed
-        assert not retain(queue)
+        assert not list(retain_in_pieces(queue))
     assert [line.partition(": ")[2] for line in told] == [
         "readers missed 5 messages that had been removed", "readers missed 2 messages that had been removed"]
+
+
+def test_one_segment_goes_after_the_other_until_the_stream_is_deleted():
+    asked = []
+    queue = SimpleNamespace(missed_told=0, deleted=False, stream=SimpleNamespace(
+        missed=0, first_offset=1, retain=lambda most: asked.append(most) or most))
+    for _ in retain_in_pieces(queue):
+        queue.deleted = len(asked) == 5
+    assert asked == [1] * 5
 
 
 def test_a_reader_has_no_priority():

@@ -235,7 +235,7 @@ def test_what_a_reader_missed_is_kept_and_a_new_start_counts_nothing_twice(strea
     stream.publish(*[b"m" * 2000] * 100)
     consumer = read(stream, kept, prefetch=2)
     assert stream.offsets() == [1, 2]
-    stream.gate.purge()
+    stream.purge()
     stream.connection.feed(nack(2, 1))          # 1 was to come again; 3 to 100 never came.
     stream.publish(b"new")
     assert stream.offsets() == [101]
@@ -252,7 +252,7 @@ def test_what_a_reader_missed_is_kept_and_a_new_start_counts_nothing_twice(strea
     assert stream.offsets(3) == [101]
     ((_, _, _, missed),) = stream.gate.readers()
     assert (missed, missed_of(tmp_path), stream.gate.missed) == (99, (99, 101), 99)
-    stream.gate.purge()
+    stream.purge()
     stream.connection.feed(ack(3, 1))
     stream.publish(b"newest")
     assert stream.offsets(3) == [102]
@@ -267,7 +267,7 @@ def test_a_torn_count_is_not_believed_and_the_other_is(stream, tmp_path):
     counts = [(0, 0)]
     for tag in (1, 2, 3):
         stream.publish(b"m", b"m")
-        stream.gate.purge()
+        stream.purge()
         stream.publish(b"m")
         stream.connection.feed(ack(2, tag))
         stream.offsets()
@@ -289,7 +289,7 @@ def test_a_reader_that_was_forgotten_leaves_no_count_to_the_next_in_its_slot(str
     stream.publish(*[b"m"] * 20)
     consumer = read(stream, kept, prefetch=1)
     assert stream.offsets() == [1]
-    stream.gate.purge()
+    stream.purge()
     stream.publish(b"m")
     stream.connection.feed(ack(2, 1))
     assert stream.offsets() == [21]

@@ -215,6 +215,13 @@ def a_purge(peer):
     return lambda: peer.do(octets, methods.QueuePurge(queue=NAMES[0]))
 
 
+def a_purge_of_a_stream(peer):
+    arguments = {"x-queue-type": "stream", "x-stream-max-segment-size-bytes": 4096}
+    peer.declare(NAMES[:1], durable=True, arguments=arguments)
+    peer.do(publish(NAMES[0], bytes(3000)) * 3000)      # A segment has room for one of them.
+    return lambda: peer.do(methods.QueuePurge(queue=NAMES[0]))
+
+
 def a_history_for_a_new_binding(peer):
     peer.declare(NAMES[:2])
     peer.exchange("x-recent-history", arguments={"x-recent-history-length": 50_000})
@@ -286,13 +293,13 @@ ABUSES = [methods_in_python, declares_and_deletes, a_commit, a_first_publish_to_
           exclusive_queues_that_end, a_hash_ring_made_anew, bindings_whose_exchange_goes, a_queue_whose_bindings_go,
           an_exchange_whose_bindings_go, a_queue_whose_consumers_go, headers_of_many_shapes, patterns_of_many_paths,
           deduplication_keys, messages_that_become_due_at_once, consumers_whose_channel_ends, a_purge,
-          auto_delete_queues_whose_consumers_channel_ends, a_history_for_a_new_binding,
+          a_purge_of_a_stream, auto_delete_queues_whose_consumers_channel_ends, a_history_for_a_new_binding,
           what_leads_to_an_exchange_that_loses_its_last_binding, long_work_behind_a_commit,
           deliveries_that_a_client_recovers, deliveries_that_a_commit_rejects, readers_that_share_a_stream_and_leave]
 
 
 # A single method: nothing but its own pieces lets others through.
-ONE_METHOD = (a_queue_whose_bindings_go, an_exchange_whose_bindings_go, a_queue_whose_consumers_go,
+ONE_METHOD = (a_purge_of_a_stream, a_queue_whose_bindings_go, an_exchange_whose_bindings_go, a_queue_whose_consumers_go,
               auto_delete_queues_whose_consumers_channel_ends, a_history_for_a_new_binding,
               what_leads_to_an_exchange_that_loses_its_last_binding, long_work_behind_a_commit,
               deliveries_that_a_commit_rejects)

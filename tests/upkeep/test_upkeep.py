@@ -410,6 +410,24 @@ def test_each_minute_retention_looks_at_the_age_of_what_streams_keep(place):
     assert len(queue.segments()) == 1               # The last one stays, however old it is.
 
 
+def test_others_have_their_turn_while_retention_takes_very_many_segments(place, monkeypatch):
+    monkeypatch.setattr(pieces, "PIECE_NS", 0)
+    queue = place.vhost.add_queue("q", durable=True, auto_delete=False, arguments={"x-queue-type": "stream"})
+    place.publish(*range(1500))
+    segments = len(queue.segments())
+    assert segments > 20
+    place.vhost.policies.put(Policy("p", "q", {"max-length": 0}))
+    place.vhost.apply_rules()
+    assert queue.stream.removed_segments == 8       # at once
+    place.ticks(upkeep.RETAIN_EVERY_TICKS)
+    assert queue.stream.removed_segments == 9
+    place.node.core.go_on()
+    assert queue.stream.removed_segments == 10
+    while place.node.core.has_errands:
+        place.node.core.go_on()
+    assert len(queue.segments()) == 1
+
+
 class SpareCore:
     """What upkeep asks of the data plane about segments kept for later."""
 

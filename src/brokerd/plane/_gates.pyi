@@ -42,8 +42,12 @@ class Stream(Gate):
         the size of segments that begin from now on, rounded up to 4,096; 0: as the Core's."""
     def retain(self, most: int) -> int:
         """Remove at most so many whole segments that are over a limit, never the last one.  Returns how many.  May read a file."""
-    def purge(self) -> int:
-        """Remove all messages that are there.  Returns how many.  Raises OSError: no room on the disk for a new segment."""
+    def purge(self, below: int, most: int) -> tuple[int, bool]:
+        """Remove messages with offsets below that one, which is the queue's next_seq, or was it when the purge began: at most so many
+        whole segments.  Returns how many messages, and whether none is left.  Raises OSError: no room on the disk for a new segment."""
+    def unmap(self, offset: int, most: int) -> int:
+        """Unmap segments that readers have read, from that offset on, at most so many.  Returns the offset to go on with; 0: none is
+        left.  A reader maps again what it needs."""
     def readers(self) -> list[tuple[Consumer, int, int, int]]:
         """For each reader: the next offset that it reads, the lowest that it has not acknowledged (0: its first place is not found
         yet), and how many messages were removed before it came to them, including those that are missing at its place now."""

@@ -21,6 +21,7 @@ cdef enum:
     FIND_LOOKS = 16384          # records that reader_find() looks at in one turn
     SKIP_LOOKS = 64             # messages that cost as much as a look into an index
     MAP_LOOKS = 64              # ... as to open and map a segment
+    UNMAP_LOOKS = 4096          # segments that unmap_some() looks at
     MAPPED_FROM = 1 << 20       # octets: arrays as large as this have pages of their own
     STREAM_MAPS_MOST = 512      # segments mapped for readers, before those of all but the present reader are unmapped
 
@@ -350,13 +351,31 @@ cdef inline void keep_passed(reader_t *r) noexcept nogil:
 
 # ---- segments
 
+cdef inline bint can_unmap(const stream_t *stream, const seg_t *s) noexcept nogil:
+    return s.map != NULL and s != stream.gate.queue.store.last and not s.unsynced
+
+
 cdef void unmap_for_readers(stream_t *stream, seg_t *but) noexcept nogil:
     cdef seg_t *s = stream.gate.queue.store.first
     while s != NULL:
-        if s != but and s != stream.gate.queue.store.last and s.map != NULL and not s.unsynced:
+        if s != but and can_unmap(stream, s):
             seg_unmap(s)
         s = s.next
     stream.mapped = 0
+
+
+cdef uint64_t unmap_some(stream_t *stream, uint64_t offset, uint32_t most) noexcept nogil:
+    """Unmap segments from that offset on, so many at most.  Returns the offset to go on with; 0: all are done."""
+    cdef store_t *st = &stream.gate.queue.store
+    cdef seg_t *s = segment_with(&stream.segments, st, offset) if st.last != NULL else NULL
+    cdef uint32_t looks = 0
+    while s != NULL and most and looks < UNMAP_LOOKS:
+        if can_unmap(stream, s):
+            seg_unmap(s)
+            most -= 1
+        looks += 1
+        s = s.next
+    return s.base_seq if s != NULL else 0
 
 
 cdef bint map_for_reader(stream_t *stream, seg_t *s) noexcept nogil:

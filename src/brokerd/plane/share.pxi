@@ -70,25 +70,26 @@ cdef void share_hand_out(share_t *share, uint32_t i, seg_t *s, place_t *t) noexc
     t.count = h.count
     t.flags = h.flags
     t.ordinal = i
-    if UNLIKELY(share.full) and (share.heaped if share.ownerless.first != NO_FLOW else share.waiting) < SHARE_WAITS_MOST // 2:
+    if UNLIKELY(share.full) and (share.heaped if lacks_owners(share) else share.waiting) < SHARE_WAITS_MOST // 2:
         share.full = False
         wake_all(share)
 
 
 cdef bint share_take_waiting(reader_t *r, place_t *t) noexcept nogil:
     """Take the first message that waits for this reader.  What retention has removed since is missed.  False: none does, or it cannot be
-    read now."""
+    read now, or so much is missed that others have their turn first."""
     cdef share_t *share = r.share
     cdef reader_t *p = &share.place
     cdef uint32_t i
     cdef seg_t *s
-    while r.waiting != NO_HELD:
+    while r.waiting != NO_HELD and p.stream.gate.looked < SHARE_LOOKS:
         i = r.waiting
         s = segment_numbered(&p.stream.segments, &p.stream.gate.queue.store, p.held[i].number)
         if s == NULL:
             pop_waiting(r)
             miss_held(p, i)
             share_let_go(share, i)
+            p.stream.gate.looked += 1
             continue
         if not map_for_reader(p.stream, s):
             return False

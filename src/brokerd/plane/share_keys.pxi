@@ -57,6 +57,8 @@ cdef struct share_t:
     uint32_t waiting
     uint32_t heaped             # of these, in heaps
     flows_t ownerless           # keys of readers that left, whose messages wait; also some of which messages are out
+    uint32_t moving             # the key that has got an owner last, while some of its messages wait in no heap; NO_FLOW: none
+    uint32_t moving_at          # the first of these
     reader_t *at[SHARE_READERS_MOST]
     uint32_t turns[SHARE_READERS_MOST]
     part_t *parts               # of place.held, as many
@@ -180,6 +182,8 @@ cdef void unlist_flow(share_t *share, uint32_t i) noexcept nogil:
 cdef void disown_flows(share_t *share, reader_t *r) noexcept nogil:
     """The reader left: its keys have no owner, and its heap is no more."""
     cdef flows_t *to = &share.ownerless
+    if share.moving != NO_FLOW and owner_of(share, &share.flows[share.moving]) == r:
+        share.moving = NO_FLOW      # It begins anew, with the next owner.
     share.at[r.slot_of_share] = NULL
     share.turns[r.slot_of_share] += 1
     share.heaped -= r.waiting_n
@@ -320,24 +324,30 @@ cdef void free_flow(share_t *share, uint32_t i) noexcept nogil:
     share.flows_n -= 1
 
 
+cdef inline bint lacks_owners(const share_t *share) noexcept nogil:
+    """Whether messages that wait may be in no heap, because their keys have no owner, or got one just now."""
+    return share.ownerless.first != NO_FLOW or share.moving != NO_FLOW
+
+
 cdef void find_owners(share_t *share) noexcept nogil:
-    """Give owners to keys that have none, as long as there is time, and not too much waits in heaps."""
+    """Give owners to keys that have none, and messages to these, the lowest first, as long as there is time, and not too much waits
+    in heaps."""
     cdef gate_t *gate = &share.place.stream.gate
-    cdef uint32_t flow, i
-    cdef flow_t *f
-    while share.ownerless.first != NO_FLOW and share.heaped < SHARE_WAITS_MOST and gate.looked < SHARE_LOOKS:
-        flow = share.ownerless.first
-        f = &share.flows[flow]
-        unlist_flow(share, flow)
+    cdef uint32_t flow
+    while lacks_owners(share) and share.heaped < SHARE_WAITS_MOST and gate.looked < SHARE_LOOKS:
         gate.looked += 1
-        if f.out:
-            continue                # It comes here again when the last one is settled.
-        give_owner(share, flow)
-        i = f.first
-        while i != NO_HELD:
-            wait_for(share, f, i)
-            gate.looked += 1
-            i = share.parts[i].after
+        if share.moving != NO_FLOW:
+            wait_for(share, &share.flows[share.moving], share.moving_at)
+            share.moving_at = share.parts[share.moving_at].after
+            if share.moving_at == NO_HELD:
+                share.moving = NO_FLOW
+            continue
+        flow = share.ownerless.first
+        unlist_flow(share, flow)
+        if share.flows[flow].out == 0:      # Else it comes here again when the last one is settled.
+            give_owner(share, flow)
+            share.moving = flow
+            share.moving_at = share.flows[flow].first
 
 
 cdef uint64_t key_of_record(share_t *share, const uint8_t *record) noexcept nogil:

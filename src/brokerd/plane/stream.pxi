@@ -26,12 +26,22 @@ cdef void wake_readers(stream_t *stream) noexcept nogil:
         ring_rejoin(r.consumer)
 
 
-cdef bint take_again(reader_t *r, place_t *t) noexcept nogil:
-    """Take the first delivery that was given back.  What retention has removed since is missed."""
+cdef int after_others(consumer_t *c, reader_t *place) noexcept nogil:
+    keep_passed(place)
+    ring_leave(c)
+    ring_join(c)
+    return TAKE_AFTER
+
+
+cdef int take_again(reader_t *r, place_t *t) noexcept nogil:
+    """Take the first delivery that was given back.  What retention has removed since is missed.  TAKE_END: there is none, or it
+    cannot be read now."""
     cdef uint32_t i
     cdef held_t *h
     cdef seg_t *s
     while r.again_n:
+        if UNLIKELY(r.stream.gate.looked >= FILTER_LOOKS):
+            return after_others(r.consumer, r)
         i = r.again[0]
         h = &r.held[i]
         s = segment_numbered(&r.stream.segments, &r.stream.gate.queue.store, h.number)
@@ -39,9 +49,10 @@ cdef bint take_again(reader_t *r, place_t *t) noexcept nogil:
             again_pop(r)
             miss_held(r, i)
             let_go(r, i)
+            r.stream.gate.looked += 1
             continue
         if not map_for_reader(r.stream, s):
-            return False
+            return TAKE_END
         again_pop(r)
         t.seg = s
         t.position = h.position
@@ -49,8 +60,8 @@ cdef bint take_again(reader_t *r, place_t *t) noexcept nogil:
         t.count = h.count
         t.flags = h.flags
         t.ordinal = i
-        return True
-    return False
+        return TAKE_DONE
+    return TAKE_END
 
 
 cdef inline bint reader_look(reader_t *r) noexcept nogil:
@@ -84,13 +95,6 @@ cdef inline bint skip_ahead(reader_t *r) noexcept nogil:
     return True
 
 
-cdef int after_others(consumer_t *c, reader_t *place) noexcept nogil:
-    keep_passed(place)
-    ring_leave(c)
-    ring_join(c)
-    return TAKE_AFTER
-
-
 cdef inline bint is_out_of_looks(gate_t *gate, reader_t *place) noexcept nogil:
     """Whether the reader has to look at messages, and filters have looked enough in this turn of the loop."""
     return (is_filtered(place) or not place.started) and gate.queue.core.looks_left <= 0
@@ -109,13 +113,16 @@ cdef int stream_take(gate_t *gate, consumer_t *c, place_t *t) noexcept nogil:
     cdef reader_t *r = <reader_t *>c.reader if c != NULL else NULL
     cdef uint64_t seq
     cdef uint32_t i
+    cdef int took
     if r == NULL or r.stream == NULL:
         return TAKE_END
     memset(t, 0, sizeof(place_t))
     if UNLIKELY(r.share != NULL):
         return share_take(gate, r, t)
-    if UNLIKELY(r.again_n) and take_again(r, t):
-        return TAKE_DONE
+    if UNLIKELY(r.again_n):
+        took = take_again(r, t)
+        if took != TAKE_END:
+            return took
     if UNLIKELY(is_out_of_looks(gate, r)):
         put_off(c)
         return TAKE_END
@@ -153,16 +160,16 @@ cdef int share_take(gate_t *gate, reader_t *r, place_t *t) noexcept nogil:
     cdef flow_t *f
     if r.waiting != NO_HELD and share_take_waiting(r, t):
         return spend_on_share(share, TAKE_DONE, 1)
-    if UNLIKELY(share.ownerless.first != NO_FLOW):
+    if UNLIKELY(lacks_owners(share)) and gate.looked < SHARE_LOOKS:
         if gate.queue.core.looks_left <= 0:
             put_off(r.consumer)
             return TAKE_END
         find_owners(share)
         if r.waiting != NO_HELD and share_take_waiting(r, t):
             return spend_on_share(share, TAKE_DONE, gate.looked)
-        if share.ownerless.first != NO_FLOW:
-            share.full = share.heaped >= SHARE_WAITS_MOST
-            return spend_on_share(share, TAKE_END if share.full else after_others(r.consumer, p), gate.looked)
+    if UNLIKELY(gate.looked >= SHARE_LOOKS or lacks_owners(share)):
+        share.full = gate.looked < SHARE_LOOKS and share.heaped >= SHARE_WAITS_MOST
+        return spend_on_share(share, TAKE_END if share.full else after_others(r.consumer, p), gate.looked)
     if r.waiting != NO_HELD or not reads_for_all(r):
         return TAKE_END
     if UNLIKELY(is_out_of_looks(gate, p)):
@@ -295,7 +302,7 @@ cdef share_t *new_share(stream_t *stream) noexcept nogil:
     begin_place(stream, &share.place)
     memcpy(share.name, stream.next_name, 256)
     share.single = stream.next_single
-    share.unused = NO_FLOW
+    share.unused = share.moving = NO_FLOW
     share.ownerless.first = share.ownerless.last = NO_FLOW
     share.rule = stream.next_rule
     memcpy(share.rule_names, stream.next_rule_names, sizeof(share.rule_names))
@@ -513,28 +520,19 @@ cdef class Stream(Gate):
         write_stages(q.core)
         return stream_retain(&self.stream, most)
 
-    def purge(self):
+    def purge(self, uint64_t below, uint32_t most):
         cdef queue_t *q = self.stream.gate.queue
-        cdef store_t *st
-        cdef seg_t *last
-        cdef uint64_t before
+        cdef uint64_t before = q.ready
         cdef int err
         (<Queue>q.owner).core.read_clock()
         write_stages(q.core)
-        st = &q.store
-        last = st.last
-        before = q.ready
-        if before == 0:
-            return 0
-        if last.records:
-            err = seg_new(st, 0, NULL)
-            if err:
-                raise OSError(err, os_strerror(err))
-            if not last.sealed:
-                seg_seal(last)
-        while st.first != st.last:
-            remove_first(&self.stream)
-        return before - q.ready
+        err = stream_purge(&self.stream, below, most)
+        if err:
+            raise OSError(err, os_strerror(err))
+        return before - q.ready, not is_first_below(&q.store, below)
+
+    def unmap(self, uint64_t offset, uint32_t most):
+        return unmap_some(&self.stream, offset, most)
 
     def readers(self):
         cdef list out = []

@@ -1,4 +1,4 @@
-# Keeps a stream within its limits: it removes whole segments, the oldest first and never the last one.
+# Keeps a stream within its limits, and purges it: it removes whole segments, the oldest first and never the last one.
 #
 # Knows no readers: stream.pxi tells those that a removed segment hits.
 
@@ -48,3 +48,27 @@ cdef uint32_t stream_retain(stream_t *stream, uint32_t most) noexcept nogil:
         remove_first(stream)
         n += 1
     return n
+
+
+cdef inline bint is_first_below(store_t *st, uint64_t below) noexcept nogil:
+    return st.first != st.last and st.first.base_seq < below
+
+
+cdef int stream_purge(stream_t *stream, uint64_t below, uint32_t most) noexcept:
+    """Remove at most so many segments with offsets below that one.  If the last one has such offsets, another one begins, so that
+    messages which come later stay.  0 or the errno: there is no other segment."""
+    cdef store_t *st = &stream.gate.queue.store
+    cdef seg_t *last = st.last
+    cdef int err
+    if stream.gate.queue.ready == 0:
+        return 0
+    if last.records and last.base_seq < below:
+        err = seg_new(st, 0, NULL)
+        if err:
+            return err
+        if not last.sealed:
+            seg_seal(last)
+    while most and is_first_below(st, below):
+        remove_first(stream)
+        most -= 1
+    return 0

@@ -35,6 +35,7 @@ STREAM_SEGMENT_OCTETS_MAX = 3_000_000_000  # RabbitMQ's limit of the argument
 WAITING_ROOM_PREFIX = "amq.delayed."  # of queues in which delayed messages wait: see vhost/delays
 NO_ARGUMENTS: dict[str, Any] = {}
 PURGED_AT_ONCE = 1000  # messages, in one piece
+UNMAPPED_AT_ONCE = 8  # segments, in one piece: some 0.3 ms
 UNLISTED_AT_ONCE = 1000  # messages that wait by a former rule of groups, in one piece
 
 
@@ -237,9 +238,10 @@ class Queue(plane.Queue):
         if arguments != plane_rules(before):
             self.set_rules(**arguments)
         if self.stream is not None and rules.stream != before.stream:
-            from brokerd.queues.stream import put_in_force
+            from brokerd.queues.stream import put_in_force, retain_in_pieces
 
-            put_in_force(self.stream, rules.stream)
+            if put_in_force(self.stream, rules.stream):
+                add_work(self.core, retain_in_pieces(self), _nothing)
         if rules.dead_letter != before.dead_letter and self.dead_letters is not None:
             self.letters = self.dead_letters.letters_of(self.name, rules.dead_letter)
         if rules.group != before.group:
@@ -348,15 +350,24 @@ class Queue(plane.Queue):
 
     def purge_in_pieces(self) -> Generator[None, None, int]:
         """Drop the messages that are ready, or wait in their groups, by now.  Returns how many."""
-        if self.stream is not None:
-            return self.stream.purge()
         below, dropped, whole = self.next_seq, 0, False
         while not whole and not self.deleted:
-            some, whole = plane.purge_some(self, below, PURGED_AT_ONCE)
+            if self.stream is not None:
+                some, whole = self.stream.purge(below, 1)
+            else:
+                some, whole = plane.purge_some(self, below, PURGED_AT_ONCE)
             dropped += some
             if not whole:
                 yield
         return dropped
+
+    def unmap_in_pieces(self) -> Iterator[None]:
+        """Let the files go that a stream's readers have mapped, which takes long, before the queue goes at once."""
+        offset = 1
+        while offset and self.stream is not None and not self.deleted:
+            offset = self.stream.unmap(offset, UNMAPPED_AT_ONCE)
+            if offset:
+                yield
 
     # --- the order journal
 

@@ -8,7 +8,7 @@
 The data plane serves the readers and removes segments.  Knows nothing of permissions, nor of who reads.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from logging import getLogger
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 log = getLogger("brokerd")
 
-SEGMENTS_AT_ONCE = 64  # that retention removes before others have their turn: some 3 ms
+SEGMENTS_AT_ONCE = 8  # that another retention removes at once: some 0.4 ms
 ALL = Filter()
 SEGMENT_OCTETS_MIN = 4096
 INT64_MAX = (1 << 63) - 1
@@ -61,15 +61,15 @@ def retention_of(given: Mapping[str, Any]) -> Retention | None:
     return None if retention == Retention() else retention
 
 
-def put_in_force(stream: "plane.Stream", retention: Retention | None) -> None:
-    """Put another retention in force.  Segments go at once, a bounded number; the others follow each second."""
+def put_in_force(stream: "plane.Stream", retention: Retention | None) -> bool:
+    """Put another retention in force.  A bounded number of segments go at once.  Returns whether there may be more."""
     limits = retention or Retention()
     stream.set_limits(
         max_length=_number(limits.max_length), max_octets=_number(limits.max_octets),
         age_ns=-1 if limits.max_age_ms is None else min(limits.max_age_ms * 1_000_000, INT64_MAX),
         segment_octets=_segment_octets(limits.segment_octets),
     )  # fmt: skip
-    stream.retain(SEGMENTS_AT_ONCE)
+    return stream.retain(SEGMENTS_AT_ONCE) == SEGMENTS_AT_ONCE
 
 
 def _number(value: int | None) -> int:
@@ -80,18 +80,21 @@ def _segment_octets(value: int | None) -> int:
     return 0 if value is None else min(max(value, SEGMENT_OCTETS_MIN), SEGMENT_OCTETS_MAX)
 
 
-def retain(queue: "Queue") -> bool:
-    """Remove what the stream need not keep.  Returns whether there may be more to remove.  The log is told of what
-    readers have missed since it was told last."""
-    stream = queue.stream
+def retain_in_pieces(queue: "Queue") -> Iterator[None]:
+    """Remove what the stream need not keep, one segment after the other.  The log is told of what readers have missed
+    since it was told last."""
+    stream, removed = queue.stream, 0
     assert stream is not None
-    removed = stream.retain(SEGMENTS_AT_ONCE)
+    while not queue.deleted and stream.retain(1):
+        removed += 1
+        yield
+    if queue.deleted:
+        return
     if removed:
         log.debug("%s: retention removed %d segments; the first offset is %d", queue, removed, stream.first_offset)
     if stream.missed > queue.missed_told:
         missed, queue.missed_told = stream.missed - queue.missed_told, stream.missed
         log.warning("%s: readers missed %d messages that had been removed", queue, missed)
-    return removed == SEGMENTS_AT_ONCE
 
 
 def check_reader(

@@ -8,12 +8,12 @@ journals are the work of ``order_journals``, keys of deduplication that of ``key
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain, islice
+from itertools import islice
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
 from brokerd.clock import Clock
-from brokerd.pieces import add_work, do_first_piece
+from brokerd.pieces import Piece, add_work, do_first_piece
 from brokerd.queues.expires import CallAt, Expires, Timer
 from brokerd.store.format import ARCHIVING_FOLDER
 from brokerd.store.garbage import Garbage, Submit
@@ -176,15 +176,18 @@ class Upkeep:
         self._retaining = self._queues()
 
     def _retain(self) -> None:
-        """Remove what streams need not keep any more: a bounded number of segments at a time."""
+        """Remove what streams need not keep any more.  Where that is much, others have their turn between."""
         if self._ticks % RETAIN_EVERY_TICKS == 0:
             self.begin_retention()
+        piece = Piece()
         for queue in islice(self._retaining, QUEUES_PER_TICK):
             if queue.stream is not None and not queue.deleted:
-                from brokerd.queues.stream import retain  # Most brokers have none.
+                from brokerd.queues.stream import retain_in_pieces  # Most brokers have none.
 
-                if retain(queue):
-                    self._retaining = chain((queue,), self._retaining)
+                work = retain_in_pieces(queue)
+                if do_first_piece(work) is None:
+                    add_work(self._core, work, self._core.turn)
+                if piece.is_over():
                     return
 
     def _compact(self) -> None:

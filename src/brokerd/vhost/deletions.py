@@ -62,6 +62,7 @@ def delete_queue(
     the session is a floor above this one.
     """
     yield from _finish_deaths_in_pieces(queue)
+    yield from queue.unmap_in_pieces()
     if len(queue.bindings) > BINDINGS_AT_ONCE and not queue.deleted:
         _check_queue(queue, if_unused, if_empty)
     unbound: list[Binding] = []
