@@ -120,9 +120,16 @@ def test_what_has_happened_and_who_reads_stand_in_columns():
 
 
 def test_a_reading_that_did_not_come_to_the_end_says_how_far_it_looked_and_how_to_go_on():
-    assert ctl_text.read_remarks({"next_offset": 100_001, "end_offset": 200_001, "examined": 100_000}) == [
+    assert ctl_text.read_remarks({"next_offset": 100_001, "end_offset": 200_001, "examined": 100_000, "missed": 0}) == [
         "looked at 100000 messages, and not yet at offsets 100001 to 200000: --offset 100001 goes on there"]
-    assert ctl_text.read_remarks({"next_offset": 7, "end_offset": 7, "examined": 6}) == []
+    assert ctl_text.read_remarks({"next_offset": 7, "end_offset": 7, "examined": 6, "missed": 0}) == []
+
+
+def test_a_reading_says_how_many_messages_were_removed_before_it_came():
+    assert ctl_text.read_remarks({"next_offset": 7, "end_offset": 7, "examined": 2, "missed": 4}) == [
+        "4 messages from there on have been removed"]
+    gone, _ = ctl_text.read_remarks({"next_offset": 7, "end_offset": 8, "examined": 2, "missed": 4})
+    assert gone == "4 messages from there on have been removed"
 
 
 def test_a_line_of_the_log_is_as_in_the_log_and_cannot_move_the_cursor(monkeypatch):

@@ -156,10 +156,11 @@ def dump_remarks(table: dict[str, Any]) -> list[str]:
 
 
 def read_remarks(table: dict[str, Any]) -> list[str]:
-    """How far the reading looked, if it did not come to the end."""
+    """What was removed before the reading came to it; and how far it looked, if it did not come to the end."""
+    gone = [f"{table['missed']} messages from there on have been removed"] if table["missed"] else []
     if table["next_offset"] >= table["end_offset"]:
-        return []
-    return [f"looked at {table['examined']} messages, and not yet at offsets {table['next_offset']} to "
+        return gone
+    return [*gone, f"looked at {table['examined']} messages, and not yet at offsets {table['next_offset']} to "
             f"{table['end_offset'] - 1}: --offset {table['next_offset']} goes on there"]  # fmt: skip
 
 
