@@ -70,8 +70,8 @@ class RunWithRules(Run):
         self.now = START
         self.failed = {}                # number: failed deliveries
         self.until, self.own = {}, {}   # of a group, and of a message: it does not go out before
-        self.released = {}              # the same of what an operator released, and another rule may keep again
         self.maybe = {}                 # number: a time until which the message may still be kept
+        self.on_disk = {}               # the same of what another rule let go on: a release does not note it any more
         self.doomed, self.dying = {}, {}    # number: why it is to die; who had it, while its letter is not stored
         self.skipped = set()            # of these, dropped by an operator
         self.letters, self.placed = [], []  # numbers of dead letters; numbers in the queue of what was redriven
@@ -130,6 +130,7 @@ class RunWithRules(Run):
         assert number not in self.dying
         assert self.now >= self.own.pop(number, 0)
         self.maybe.pop(number, None)
+        self.on_disk.pop(number, None)
         if group:
             assert self.now >= self.until.get(group, 0), "it goes out before the time of its group"
         # Where several may be out, a letter does not keep a message from the consumer that has others.
@@ -262,7 +263,7 @@ class RunWithRules(Run):
             assert self.queue.set_aside(seqs[-1])
             insort(self.unsettled[group], number)
             self.was_out.discard(number)
-            for table in (self.failed, self.own, self.maybe):
+            for table in (self.failed, self.own, self.maybe, self.on_disk):
                 table.pop(number, None)
         if until == "put":
             self.bench.turns()
@@ -291,7 +292,7 @@ class RunWithRules(Run):
         self.parked.discard(group)
         self.go_on(group)
         for number in self.unsettled[group]:
-            self.released[number] = max(self.maybe.pop(number, 0), self.released.get(number, 0))
+            self.maybe.pop(number, None)
 
     def go_on(self, group):
         self.until.pop(group, None)
@@ -318,9 +319,9 @@ class RunWithRules(Run):
         for group in self.parked:
             self.before_park |= {number for number in self.unsettled[group] if number in out}
         super().rule_()
+        self.on_disk.update(self.maybe)
         for group in self.unsettled:
             self.go_on(group)
-        self.maybe.update(self.released)    # What a start found on disk it still knows.
 
     def put_back_all(self):
         self.put_back(self.placed)
@@ -336,7 +337,9 @@ class RunWithRules(Run):
         unsure |= {self.group_of[number] for number in self.skipped}
         self.before_park |= {number for number in self.dying if self.group_of[number] in self.parked}
         self.dying, self.skipped = {}, set()
-        self.until, self.released = {}, {}
+        self.until = {}
+        self.maybe.update(self.on_disk)
+        self.on_disk = {}
         super().crash(unsure)
 
     def at_limit(self, number):
