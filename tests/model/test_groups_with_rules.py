@@ -271,6 +271,10 @@ class RunWithRules(Run):
         self.put_back(seqs[:{"whole": len(seqs), "placed one": 1}.get(until, 0)])
         if until != "whole":
             self.crash()
+        for number in numbers:      # A start parks a group when it looks at the message whose last try the crash ended.
+            found = self.queue.gate.find(b"g%d" % self.group_of[number])
+            if not found or "parked" not in found["states"]:
+                self.before_park.add(number)
 
     # --- operators
 

@@ -307,7 +307,8 @@ class Run:
             counts = self.world.duplicates > counted
         assert self.world.duplicates == counted + counts
         older = self.known.newest(known_as) if counts else None
-        if older is not None and rule["scope"] == "waiting" and older.state in (SETTLED, GONE, "replaced"):
+        if older is not None and rule["scope"] == "waiting" and (
+                older.state in (SETTLED, GONE, "replaced") or older.expires_ms <= self.now):
             # Several older ones wait, as some were out or replayed: the broker says which one goes.
             older = next((self.messages[seq] for seq in self.world.replaced), None)
             assert older is None or (older.key == known_as and older.state in (READY, OUT, DYING))
