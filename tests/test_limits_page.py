@@ -13,6 +13,7 @@ from brokerd.auth.users import MAX_CHANNELS, MAX_CONNECTIONS
 from brokerd.config import OPTIONS
 from brokerd.exchanges import recent_history
 from brokerd.exchanges.arguments import EXCHANGE_ARGUMENTS
+from brokerd.management import control as asking
 from brokerd.node import CALM_NS, CROWD_NS, WORK_NS
 from brokerd.queues import deduplication
 from brokerd.server import control, listeners, log
@@ -129,7 +130,9 @@ def test_every_name_that_looks_like_an_argument_or_a_setting_is_one():
      (plane("STAGES_MOST"), plane("OUT_ROOM")) == (64, 288 * KIB)),
     ("buffers of messages about to be written", "16", plane("POOL_MOST") == 16),
     ("the log's lines that wait for the log exchange", "1,000", events.LINES_WAITING_MAX == 1000),
-    ("connections of brokerctl", "32", control.CONNECTIONS_MAX == 32),
+    ("connections of brokerctl", "192", control.CONNECTIONS_MAX == 192),
+    ("connections of brokerctl", "112", asking.CONNECTIONS + asking.PATIENT_CONNECTIONS == 112),
+    ("requests of HTTP that wait", "100", asking.PATIENT_CONNECTIONS == 100),
     ("connections of brokerctl", "16 MiB", control.REQUEST_OCTETS_MAX == 16 * MIB),
     ("open files of queues", "128", descriptors.RESERVE // 2 == 128),
     ("spare segments", "64 of", plane("SPARES_MOST") == 64),

@@ -134,3 +134,51 @@ def test_requests_that_wait_are_bounded(tmp_path, monkeypatch):
 def test_what_is_no_json_is_a_value_error(octets):
     with pytest.raises(ValueError):
         control.decode(octets)
+
+
+def test_requests_that_wait_for_something_hold_up_no_others(tmp_path):
+    async def test(asked):
+        go, all_wait, waiting = asyncio.Event(), asyncio.Event(), []
+        more = control.CONNECTIONS + 1
+
+        async def answer(request, writer):
+            if request.get("wait"):
+                waiting.append(request["wait"])
+                if len(waiting) == more:
+                    all_wait.set()
+                await go.wait()
+            await echo(request, writer)
+
+        served_by.append(answer)
+        patient = [asyncio.create_task(asked.ask_patiently("message receive", {"n": n, "wait": 20}, "alice", "",
+                                                           seconds=60, grant="")) for n in range(more)]
+        await all_wait.wait()
+        found = await asked.ask("node show", {})        # Before, it waited for the end of one of them.
+        assert not any(one.done() for one in patient)
+        go.set()
+        assert [one["n"] for one in await asyncio.gather(*patient)] == list(range(more))
+        assert waiting == [20] * more
+        return found
+
+    served_by = []
+
+    async def answer(request, writer):
+        await served_by[0](request, writer)
+
+    assert served(tmp_path, answer, test)[0] == {"verb": "node show"}
+
+
+def test_a_request_that_finds_no_connection_to_wait_on_asks_once_without_a_wait(tmp_path, monkeypatch):
+    monkeypatch.setattr(control, "PATIENT_CONNECTIONS", 1)
+
+    async def test(asked):
+        async def receive(wait):
+            return await asked.ask_patiently("message receive", {"wait": wait}, "alice", "", seconds=60, grant="")
+
+        await asked._patient.acquire()
+        assert (await receive(0.01))["wait"] == 0
+        asked._patient.release()
+        assert (await receive(0.5))["wait"] == 0.5
+        assert (await receive("text"))["wait"] == "text"    # The broker says what is wrong with it.
+
+    served(tmp_path, echo, test)

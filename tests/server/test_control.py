@@ -297,10 +297,10 @@ def test_so_many_connections_and_no_more(shared):
     for peer in peers:
         assert peer.ask(verb="ordering", queue="q")["code"] == 404
     one_more = Peer(shared)
-    assert one_more.read() == {"error": "32 connections are open already", "code": 409}
+    assert one_more.read() == {"error": f"{control.CONNECTIONS_MAX} connections are open already", "code": 503}
     assert one_more.read() is None
     peers.pop().close()
-    while (answer := (retry := Peer(shared)).ask(verb="ordering", queue="q")) is None or answer["code"] == 409:
+    while (answer := (retry := Peer(shared)).ask(verb="ordering", queue="q")) is None or answer["code"] == 503:
         retry.close()
     assert answer["code"] == 404
     for peer in [*peers, one_more, retry]:

@@ -105,6 +105,13 @@ class Call:
             verb, fields, login.user, self.address, seconds=seconds, grant=login.grant
         )
 
+    async def ask_patiently(self, verb: str, seconds: float, /, **fields: Any) -> Any:
+        """``ask`` for an operation that waits for something: see ``Control.ask_patiently``."""
+        login = self.login
+        return await self.services.control.ask_patiently(
+            verb, fields, login.user, self.address, seconds=seconds, grant=login.grant
+        )
+
     async def ask_as_broker(self, verb: str, /, **fields: Any) -> Any:
         """Ask in the broker's own name, where the caller has checked the user's rights."""
         return await self.services.control.ask(verb, fields)

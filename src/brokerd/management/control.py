@@ -1,11 +1,14 @@
 """The client of the broker's control socket: a few connections that many requests share.  Protocol: ``server/control``.
 
 One connection answers one request at a time.  Requests beyond ``CONNECTIONS`` wait, at most ``WAITING_MAX`` of them.
+Those that wait at the broker, as for a message, have ``PATIENT_CONNECTIONS`` of their own: no other request waits for
+them.
 Knows nothing of HTTP.
 """
 
 import asyncio
 import json
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
 
 from pydantic_core import from_json
@@ -17,6 +20,7 @@ from brokerd.server.control import REQUEST_OCTETS_MAX
 RESERVED = ("verb", "as", "as_user", "by", "grant")  # fields of the protocol: no client of HTTP may set them
 SURROGATE = b"\\ud"  # as JSON escapes one
 CONNECTIONS = 12
+PATIENT_CONNECTIONS = 100
 WAITING_MAX = 500
 ANSWER_OCTETS_MAX = 256 << 20
 IDLE_SECONDS = 30.0  # A connection is used no longer: the broker closes it after a minute of silence.
@@ -57,20 +61,21 @@ class _Link:
 class Control:
     """Asks the broker on ``directory``."""
 
-    __slots__ = ("_directory", "_free", "_idle", "_waiting")
+    __slots__ = ("_directory", "_free", "_idle", "_patient", "_waiting")
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
         self._free = asyncio.Semaphore(CONNECTIONS)
+        self._patient = asyncio.Semaphore(PATIENT_CONNECTIONS)
         self._idle: list[_Link] = []
         self._waiting = 0
 
     async def ask(
         self, verb: str, fields: dict[str, Any], user: str | None = None, address: str = "", *,
-        seconds: float = ANSWER_SECONDS, grant: str = "",
+        seconds: float = ANSWER_SECONDS, grant: str = "", free: AbstractAsyncContextManager[object] | None = None,
     ) -> Any:  # fmt: skip
         """The answer to an operation.  ``user``: in whose name; None: in that of the broker itself.  ``address``: where
-        that user is.  ``grant``: see Login.
+        that user is.  ``grant``: see Login.  ``free``: says when there is a connection.
 
         Raises Refused, Unavailable.  The broker cancels the operation if this call is cancelled.
         """
@@ -81,7 +86,7 @@ class Control:
             raise Unavailable(f"{WAITING_MAX} requests wait for the broker already")
         self._waiting += 1
         try:
-            async with asyncio.timeout(seconds), self._free:
+            async with asyncio.timeout(seconds), free or self._free:
                 answer = await self._ask(request)
         except TimeoutError:
             raise Unavailable(f"{verb}: no answer from the broker in {seconds:g} s") from None
@@ -90,6 +95,29 @@ class Control:
         if "result" in answer:
             return answer["result"]
         raise Refused(str(answer.get("error")), int(answer.get("code", 500)))
+
+    async def ask_patiently(
+        self, verb: str, fields: dict[str, Any], user: str, address: str, *, seconds: float, grant: str
+    ) -> Any:
+        """``ask`` for an operation that waits up to ``fields["wait"]`` seconds.  If all connections for that are in
+        use so long, the broker is asked without a wait."""
+        wait = fields.get("wait")
+        if not isinstance(wait, int | float) or isinstance(wait, bool) or not 0 < wait <= seconds:
+            # If it is wrong, the broker says so.
+            return await self.ask(verb, fields, user, address, seconds=seconds, grant=grant)
+        loop = asyncio.get_running_loop()
+        until = loop.time() + wait
+        try:
+            async with asyncio.timeout(wait):
+                await self._patient.acquire()
+        except TimeoutError:
+            return await self.ask(verb, {**fields, "wait": 0}, user, address, seconds=seconds, grant=grant)
+        try:
+            left = min(max(until - loop.time() + 0.5, 0), wait)
+            fields = {**fields, "wait": int(left) if isinstance(wait, int) else left}
+            return await self.ask(verb, fields, user, address, seconds=seconds, grant=grant, free=nullcontext())
+        finally:
+            self._patient.release()
 
     async def _ask(self, request: bytes) -> Any:
         try:

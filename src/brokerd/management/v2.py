@@ -40,7 +40,8 @@ def routes() -> list[tuple[str, str, Route]]:
 def _operation(row: Operation[Any, Any]) -> Any:
     async def handler(call: Call) -> Response:
         body = await call.table()
-        answer = await call.ask(row.name, OPERATION_SECONDS if row.job else 60.0, **body)
+        ask = call.ask_patiently if body.get("wait") else call.ask
+        answer = await ask(row.name, OPERATION_SECONDS if row.job else 60.0, **body)
         if row.changes and row.noun == "user":
             call.services.logins.forget()
         return as_json(answer)

@@ -13,8 +13,8 @@ for a user that it has authenticated, and the operation needs that user's rights
 the answer of ``user authenticate`` if the user's rights come from a token or a web server.
 
 Codes are HTTP's: 400 the request is wrong, 403 the user may not do this, 404 the thing does not exist, 409 not now, 500
-it failed.  The change log is told of each change, and of each that was refused, before it is answered; with "by":
-{"face": "HTTP", "address": "10.0.0.7"} a process that asks for a user gives the user's address.
+it failed, 503 too many connections.  The change log is told of each change, and of each that was refused, before it is
+answered; with "by": {"face": "HTTP", "address": "10.0.0.7"} a process that asks for a user gives the user's address.
 
 The broker answers the requests of one connection one after the other; a request has at most 16 MiB.  When a client goes
 away, the broker cancels the client's job.  The broker does not read from a client that does not read, and sends it no
@@ -47,9 +47,9 @@ log = getLogger("brokerd")
 REQUEST_OCTETS_MAX = 16 << 20
 SENT_AT_ONCE = 256 << 10  # octets of a long answer: some 0.1 ms
 WAITING_OCTETS_MAX = 64 << 10  # what is read of requests while an earlier one is worked on
-CONNECTIONS_MAX = 32
+CONNECTIONS_MAX = 192  # the HTTP process has up to 112 of them
 SILENCE_SECONDS = 60.0
-BACKLOG = 128
+BACKLOG = 256
 GONE = {"error": "its client went before the answer: what had begun was done", "code": 408}
 
 
@@ -153,7 +153,7 @@ class Peer(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
         self._transport = transport  # type: ignore[assignment]
         if len(self._control.peers) >= CONNECTIONS_MAX:
-            self._refuse(f"{CONNECTIONS_MAX} connections are open already", 409)
+            self._refuse(f"{CONNECTIONS_MAX} connections are open already", 503)
             return
         self._control.peers.add(self)
         self._rest()
