@@ -9,10 +9,12 @@ the disk; suite.py measures them.
 
 import argparse
 import re
+import shlex
 import subprocess
 from contextlib import ExitStack
 from pathlib import Path
 
+import unhurried
 from brokers import BROKERD, Broker
 from suite import SAFE
 from turns import add_trees, choose
@@ -37,11 +39,12 @@ CALLGRIND = "valgrind -q --tool=callgrind --instr-atstart=no --callgrind-out-fil
 
 
 def under_callgrind(command: str) -> str:
-    """The command that starts the same broker under callgrind."""
+    """The command that starts the same broker under callgrind, with turns that suit its pace there."""
     environment, found, rest = command.partition(BROKERD)
     if not found:
         raise ValueError(f"{command!r} starts no brokerd")
-    return f"{environment}{CALLGRIND} {found}{rest}"
+    unhurried_ = found.replace("-m brokerd ", f"{shlex.quote(unhurried.__file__)} ")
+    return f"{environment}{CALLGRIND} {unhurried_}{rest}"
 
 
 def control(broker: Broker, *arguments: str) -> None:
@@ -81,7 +84,8 @@ def main() -> None:
         brokers += [stack.enter_context(Broker(under_callgrind(command), name)) for name, command in options.tree]
         print(f"{'':8}" + "".join(f"{broker.target.name:>18}" for broker in brokers) + "    instructions for a message")
         for broker in brokers:
-            broker.target.perf("throughput -n 2000")  # What is made once, and imported, does not count.
+            for kind in ("", " -y 0 --durable --keep"):
+                broker.target.perf(f"throughput -n 2000{kind}")  # What is made once, and imported, does not count.
         for row in rows(options):
             found = [measure(broker, row) for broker in brokers]
             print(f"{row:8}" + "".join(f"{one:10.1f} (x{found[0] / one:.2f})" for one in found), flush=True)

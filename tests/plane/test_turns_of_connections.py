@@ -103,11 +103,11 @@ def test_messages_that_need_no_room_are_no_longer_than_a_turn_either(shared):
     one.feed(octets + METHOD)       # The route is remembered.
     shared.finish()
     shared.order.clear()
-    one.feed(octets * ((1 << 14) // len(octets) - 1) + METHOD)
+    one.feed(octets * ((1 << 15) // len(octets) - 2) + METHOD)
     assert shared.order == [one.number]
     shared.finish()
     shared.order.clear()
-    one.feed(octets * ((1 << 14) // len(octets) + 1) + METHOD)
+    one.feed(octets * ((1 << 15) // len(octets) + 2) + METHOD)
     two.feed(METHOD)
     assert (shared.order, one.yielded) == ([two.number], True)
     shared.finish()
