@@ -74,13 +74,14 @@ def test_a_segment_that_is_missing_beside_its_journal_is_told(root):
     assert details(queue) == ["msgs.0000000002, to which it belongs, is missing"]
 
 
-def test_a_segment_that_is_there_twice_is_read_once(root):
+@pytest.mark.parametrize(("make", "damaged"), [(os.link, 0), (shutil.copy, 3)])
+def test_a_segment_that_is_there_twice_is_read_once_and_is_damage_unless_its_names_are_of_one_file(root, make, damaged):
     folder = root + "/vhost/queue"
     for kind in ("msgs", "acks", "journal"):
-        os.link(f"{folder}/kept/{kind}.0000000001", f"{folder}/{kind}.0000000001")
+        make(f"{folder}/kept/{kind}.0000000001", f"{folder}/{kind}.0000000001")
     queue = only(root)
     assert len(queue.triples) == 4
-    assert len(queue.damage) == 3
+    assert len(queue.damage) == damaged
     assert not queue.triples[0].kept
 
 

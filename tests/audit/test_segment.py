@@ -363,3 +363,21 @@ def test_a_compaction_between_the_two_renames_is_waited_for_where_a_broker_write
     monkeypatch.setattr(Source, "read", late)
     data = read_triple(source, triple)
     assert (data.damage, data.entries.size, len(times)) == ([], 100, 2)
+
+
+@pytest.mark.parametrize("behind", ["acks", "msgs"])
+def test_a_compaction_that_a_crash_left_with_one_file_in_place_is_read_as_the_next_start_finds_it(tmp_path, behind):
+    level = writer.simple_level(20)
+    for name, generation in (("before", 0), ("after", 1)):
+        writer.write_queue(tmp_path / name, level, writer.Options(generation=generation))
+    path = f"vhost/queue/{behind}.0000000001"
+    whole = [(row["audit"], row["verdict"]) for row in audit(open_source(str(tmp_path / "after")))[0].audits]
+    os.rename(tmp_path / "after" / path, tmp_path / "after" / f"{path}.new")
+    shutil.copy(tmp_path / "before" / path, tmp_path / "after" / path)
+    (one,) = audit(open_source(str(tmp_path / "after")))
+    assert [(row["audit"], row["verdict"]) for row in one.audits] == whole
+    assert ("damage", "held") in whole
+    octets = (tmp_path / "after" / f"{path}.new").read_bytes()
+    (tmp_path / "after" / f"{path}.new").write_bytes(octets[:8] + b"\7" + octets[9:])
+    (one,) = audit(open_source(str(tmp_path / "after")))
+    assert ("damage", "violated") in [(row["audit"], row["verdict"]) for row in one.audits]

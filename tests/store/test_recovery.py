@@ -640,6 +640,24 @@ def test_a_settled_segment_that_was_on_its_way_arrives(files, left, suspect):
     assert (list(queue.segments), queue.next_seq, kinds(findings)) == ([2, 3], 31, ["leftover"] * len(left))
 
 
+@pytest.mark.parametrize("suspect", [True, False])
+@pytest.mark.parametrize("back", [(), ("acks",), ("journal",)])
+def test_records_whose_old_name_came_back_are_settled_by_the_acks_that_had_moved(files, back, suspect):
+    three_segments(files)
+    files.ack(1, [(i, layout.ACKED, 0) for i in range(10)], delivered=9000)
+    journal(files, 1)
+    os.mkdir(files.path("kept"))
+    for kind, name in (("msgs", layout.segment_name(1)), ("journal", layout.journal_name(1)),
+                       ("acks", layout.acks_name(1))):
+        os.rename(files.path(name), files.path(f"kept/{name}"))
+        if kind in ("msgs", *back):
+            os.link(files.path(f"kept/{name}"), files.path(name))
+    queue, findings = run(files.directory, suspect)
+    assert queue.segments[1]["settled"] == 10
+    assert kinds(findings) == ["leftover"] * (2 - len(back))
+    assert os.path.exists(files.path(layout.journal_name(1)))
+
+
 def test_a_file_that_arrived_before_is_not_written_over_by_one_of_its_name(files):
     three_segments(files)
     kept = os.path.join(files.directory, "kept")

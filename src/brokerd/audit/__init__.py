@@ -7,6 +7,7 @@ compiled plane checks sums faster.
 In this package and in ``brokerd.spark``, *journal* means the order journal.
 """
 
+import os
 from datetime import UTC, datetime
 
 
@@ -38,6 +39,14 @@ def octets(number: float | None) -> str:
 def clean(name: str) -> str:
     """A name in a form that other programs can hold: replacement characters stand for octets that are not UTF-8."""
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def is_one_file(one: str, other: str) -> bool:
+    """Whether two paths are names of one file.  A broker may take one of them away meanwhile."""
+    try:
+        return os.path.samefile(one, other)
+    except OSError:
+        return False
 
 
 class AuditError(Exception):

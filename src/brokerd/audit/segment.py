@@ -13,7 +13,7 @@ import numpy as np
 from brokerd.audit import headers, metas, notes, unsaid
 from brokerd.audit import layout as shapes
 from brokerd.audit._journal import NO_PLACES, POWER_LOST_WORDS, Gap, Journal, read_journal, since_replay
-from brokerd.audit.fetch import WINDOW, read, several
+from brokerd.audit.fetch import WINDOW, read, read_head, several
 from brokerd.audit.files import FOREVER, Damage, Source, Triple
 from brokerd.store import format as layout
 from brokerd.store import reading
@@ -134,6 +134,9 @@ def read_triple(source: Source, triple: Triple, *, crc: bool = True, trust: bool
         generation = int(header["generation"]) if header is not None else 0
         if acks.generation is None or header is None or acks.generation == generation or not left:
             break                   # Else a compaction has put one file in place, and is about to put the other.
+    whole = _with_new(source, triple, acks.generation, segment.header)
+    if whole is not None:
+        return read_triple(source, whole, crc=crc, trust=trust)
     acks = _of_this_generation(acks, triple, header, damage)
     base_seq, created = (int(header["base_seq"]), int(header["created"])) if header is not None else (0, 0)
     entries = acks.entries
@@ -166,6 +169,22 @@ def read_events(source: Source, triple: Triple, *, crc: bool = True) -> Journal:
     data = read_triple(source, triple, crc=crc)
     return journal._replace(events=data.events, places=data.event_places, again=data.events_again,
                             again_places=data.again_places)
+
+
+def _with_new(source: Source, triple: Triple, acks: int | None, header: Any) -> Triple | None:
+    """The triple of a compaction that kill -9 or a loss of power left with one of its two files in place, as the next
+    start finds it: the other is still named ``.new``.  None: that is not so.  ``acks``: their generation."""
+    if acks is None or header is None or acks == int(header["generation"]) or triple.acks is None:
+        return None
+    behind = "acks" if acks < int(header["generation"]) else "msgs"
+    dtype, crc_end = {"acks": (shapes.ACKS, layout.ACKS_CRC_END),
+                      "msgs": (shapes.SEGMENT, layout.SEGMENT_CRC_END)}[behind]
+    path = f"{getattr(triple, behind)}.new"
+    head = read_head(source, path)
+    if len(head) < layout.HEADER_OCTETS or layout.crc32c(head[:crc_end]) != int(np.frombuffer(head, dtype)[0]["crc"]):
+        return None
+    same = int(np.frombuffer(head, dtype)[0]["generation"]) == max(acks, int(header["generation"]))
+    return triple._replace(**{behind: path}) if same else None
 
 
 def _with_replays(journal: Journal, acks: _Acks, segment: _Segment) -> tuple[Journal, int]:

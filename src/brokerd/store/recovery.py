@@ -232,6 +232,18 @@ class _Recovery:
                     self._add_finding("leftover", self._path(other), 0, 0, text)
             if self._suspect:   # Now, because a crash before retention reads it would let this power cut be forgotten.
                 seal(kept, number, self._disk, power_lost=True)
+        for number in sorted(filter(None, map(layout.segment_number, self._names))):
+            if layout.segment_name(number) in there & self._names:
+                self._undo_move(number, there)
+
+    def _undo_move(self, number: int, there: set[str]) -> None:
+        """Loss of power brought back the name of records that had moved: the acks that moved with them settle them."""
+        for other in {layout.journal_name(number), layout.acks_name(number), layout.chain_name(number)} & there:
+            if other not in self._names:
+                self._disk.rename(self._path(f"{layout.KEPT_FOLDER}/{other}"), self._path(other))
+                self._names.add(other)
+                text = "its segment has its old name again; moved to it"
+                self._add_finding("leftover", self._path(other), 0, 0, text)
 
     def _tidy(self) -> None:
         """Remove spare segments, and acks files, indexes, chains and journals whose records went before them; finish or
