@@ -195,3 +195,19 @@ def bench(tmp_path):
     bench = Bench(tmp_path, segment_octets=1 << 20)
     yield bench
     bench.close()
+
+
+def test_no_body_is_kept_that_nobody_can_ask_for_again(place):
+    place.publish(b"1", b"2", b"3")
+    first, second = place.receive(), place.receive(attempt="a")
+    assert [len(receipt.row.get("body", b"")) for receipt in place.find(*first, *second)] == [0, 1]
+    (held,) = place.find(*second)
+    place.pulls.settle([held])
+    assert held.row == {}
+    assert bodies(place.receive(attempt="a")) == [b"3"]
+
+
+def test_a_long_text_that_is_no_receipt_is_not_told_in_full(place):
+    with pytest.raises(OperationError) as refused:
+        place.pulls.find(place.queue, ["x" * 100_000])
+    assert str(refused.value).startswith("no receipt '" + "x" * 40 + "…' in ")

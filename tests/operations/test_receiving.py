@@ -80,3 +80,9 @@ def test_what_is_out_is_ready_after_kill_9(broker, channel, peer):
     channel = connect(broker).channel()
     method, _, body = channel.basic_get("q", auto_ack=True)
     assert (body, method.redelivered) == (b"1", True)
+
+
+def test_a_receipt_that_is_named_twice_is_one_message(channel, peer):
+    publish(channel, b"1")
+    (row,) = receive(peer)
+    assert ask(peer, "message ack", queue="q", receipts=f"{row['receipt']}, {row['receipt']}") == {"messages": 1}

@@ -6,6 +6,7 @@ import struct
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.plane.harness import publish
 
 from brokerd import plane
 from brokerd.queues.dead_letter import read_properties
@@ -248,3 +249,25 @@ def test_the_time_that_a_message_sets_is_read_as_the_control_plane_reads_it(valu
 
 def test_a_time_is_not_an_own_one_if_it_is_a_timestamp():
     assert plane.find_own_ttl(octets_of(**{"x-cache-ttl": Timestamp(5)})) == -1
+
+
+def test_of_two_times_that_a_message_sets_the_first_counts():
+    twice = raw((b"x-cache-ttl", b"l" + struct.pack(">q", 5)), (b"x-cache-ttl", b"l" + struct.pack(">q", 9)))
+    assert plane.find_own_ttl(twice) == own_ttl_of(read_properties(twice).headers) == 5
+
+
+@pytest.mark.parametrize("by_content", [False, True])
+def test_in_a_large_window_the_next_key_is_that_of_its_whole_rule(bench, files, by_content):
+    """The plane looks ahead for the key of the next publish, which may lack the group or the body."""
+    queue = bench.queue()
+    bench.resolve = lambda *_: plane.Answer((queue,), cacheable=True, checks_keys=True)
+    bench.routes = plane.Routes(bench.core, bench.resolve)
+    queue.window = window = plane.Window(1 << 17, -1, b"x-deduplication-header")
+    window.hash_key = files.plane_key
+    window.set_rule(by_content=by_content, waiting=False, action=0, group_from=0 if by_content else 2, group=b"group")
+    window.load(b"".join(struct.pack("<QQQ", number, number << 32, 1 << 60) for number in range(1, 35_000)), 0)
+    bodies = (b"one", b"two", b"two", b"one") if by_content else (b"same",) * 4
+    headers = [{} if by_content else {"x-deduplication-header": "k", "group": group} for group in "abca"]
+    bench.connection(1).feed(b"".join(publish(1, body, properties=octets_of(**each))
+                                      for body, each in zip(bodies, headers, strict=True)))
+    assert (queue.ready, window.duplicates) == ((2, 2) if by_content else (3, 1))

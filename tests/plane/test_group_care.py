@@ -227,6 +227,12 @@ def test_how_long_messages_wait_counts_up_to_now(bench):
     bench.at(1500)
     send(connection, "g1")              # It need not wait.
     assert queue.gate.waited_ns == before + 500_000_000
+    assert queue.gate.waited_ns == before + 500_000_000     # No time counts twice.
+    send(connection, "r3")
+    assert received(bench, connection) == [(2, "g1")]
+    bench.at(1600)
+    assert queue.gate.waited_ns == before + 700_000_000     # Two wait.
+    assert queue.gate.waits == 2
 
 
 def test_the_group_of_messages_without_a_key_has_an_empty_name(bench):

@@ -219,3 +219,30 @@ def test_a_message_far_behind_in_its_group_is_not_looked_for(bench):
     assert not queue.set_aside(16_385)
     assert queue.set_aside(16_384)
     queue.check()
+
+
+def test_what_waits_makes_way_by_its_level_and_then_by_its_age(bench, connection):
+    queue = grouped(bench, max_priority=2)
+    send(connection, "r1:2 b1:1 g1:0 c1:0")
+    queue.gate.scan(10)
+    assert (queue.ready, queue.gate.waiting) == (0, 4)
+    queue.set_rules(max_length=2)
+    bench.turns()
+    queue.check()
+    assert kept(bench, queue, connection) == "r1 b1"
+
+
+def test_groups_that_came_after_the_first_drop_are_dropped_from_too(bench, connection):
+    queue = grouped(bench, max_length=2)
+    send(connection, "a1 b1")
+    queue.gate.scan(10)
+    send(connection, "c1")
+    bench.turns()
+    assert queue.discarded == 1
+    queue.set_rules(max_length=9)
+    send(connection, "d1 e1 f1")
+    queue.gate.scan(10)
+    assert (queue.ready, queue.gate.waiting) == (0, 5)
+    queue.set_rules(max_length=1)
+    bench.turns()
+    assert kept(bench, queue, connection) == "f1"

@@ -42,3 +42,29 @@ def test_a_message_that_waits_costs_16_octets(bench):
     assert len(received(bench, connection)) == 1
     assert queue.gate.waiting == 59_999
     assert queue.gate.octets < NODE_OCTETS * 62_000 + 100_000
+
+
+def test_a_key_is_found_whether_or_not_it_needs_memory_of_its_own(bench):
+    connection = bench.connection(1, 2)
+    queue = grouped(bench)
+    keys = [b"k" * n for n in (15, 16, 17)]
+    for key in keys * 2:
+        connection.feed(publish(1, b"%d" % len(key), properties=properties({b"group-id": key})))
+    consume(connection.channels[2], queue)
+    assert [body for _, body in received(bench, connection)] == ["15", "16", "17"]      # One of each group is out.
+    assert [queue.gate.find(key)["waiting"] for key in keys] == [1, 1, 1]
+    queue.check()
+
+
+def test_what_comes_after_the_last_that_waited_was_taken_out_is_the_last(bench):
+    connection = bench.connection(1, 2)
+    queue = grouped(bench)
+    one = publish(1, b"m", properties=properties({b"group-id": b"r"}))
+    connection.feed(one * 3)
+    consume(connection.channels[2], queue)
+    assert len(received(bench, connection)) == 1
+    assert queue.set_aside(3)
+    connection.feed(one * 2)
+    assert received(bench, connection) == []
+    assert [number for number, _, _ in queue.gate.messages(b"r", 0, 9)] == [2, 4, 5]
+    queue.check()

@@ -142,6 +142,66 @@ def test_a_start_knows_until_when_a_group_waits(make_bench, again):
     assert words(received(bench, connection)) == "r2"
 
 
+def test_a_release_after_a_start_holds_over_the_next_one(make_bench):
+    bench = make_bench()
+    bench.at(START)
+    queue = retrying(bench)
+    connection = bench.connection(1, 2)
+    send(connection, "r1 r2")
+    consume(connection.channels[2], queue)
+    bench.turns()
+    connection.feed(nack(2, 1))
+    bench.turns()
+    bench = make_bench()                # As after kill -9.
+    bench.at(START + 50)
+    queue = retrying(bench, recovered=True)
+    queue.gate.scan(10)
+    assert state(queue, b"r") == (["retrying"], START + 100, 2, 0)
+    assert queue.gate.release(b"r")
+    bench = make_bench()
+    bench.at(START + 60)
+    queue = retrying(bench, recovered=True)
+    connection = bench.connection(1, 2)
+    consume(connection.channels[2], queue)
+    assert words(received(bench, connection)) == "r1"
+    queue.check()
+
+
+def test_a_sticky_group_that_falls_idle_puts_off_no_retry(bench, connection):
+    queue = retrying(bench, sticky=True)
+    consume(connection.channels[2], queue)
+    send(connection, "r1 g1")
+    assert words(received(bench, connection)) == "r1 g1"
+    connection.feed(nack(2, 1))
+    connection.feed(ack(2, 2))          # g is idle, and has its owner for a minute.
+    bench.at(START + 100)
+    assert words(received(bench, connection)) == "r1"
+
+
+def test_a_group_that_a_start_finds_parked_at_its_second_message_is_parked_at_the_next_start_too(make_bench):
+    bench = make_bench()
+    bench.at(START)
+    queue = grouped(bench)
+    connection = bench.connection(1, 2)
+    send(connection, "r1 r2")
+    consume(connection.channels[2], queue)
+    assert words(received(bench, connection)) == "r1"
+    assert queue.gate.park(b"r")        # At r2: r1 is out.
+    for _ in range(2):
+        bench = make_bench()
+        bench.at(START)
+        queue = grouped(bench, recovered=True)
+        queue.gate.scan(10)
+        assert queue.gate.find(b"r")["states"] == ["parked"]
+    bench = make_bench()
+    bench.at(START)
+    queue = grouped(bench, recovered=True)
+    connection = bench.connection(1, 2)
+    consume(connection.channels[2], queue)
+    assert received(bench, connection) == []
+    queue.check()
+
+
 def test_with_priorities_a_start_knows_it_too(make_bench):
     bench = make_bench()
     bench.at(START)

@@ -80,3 +80,17 @@ def test_with_too_many_waiting_no_more_are_looked_at_until_some_have_gone_out(be
         got += words(received(bench, connection)).split()
     assert sorted(got) == ["g1"] + ["r"] * 29
     queue.check()
+
+
+def test_new_sticky_groups_go_to_the_one_of_three_that_has_the_fewest(bench, connection):
+    queue = grouped(bench, sticky=True)
+    for number in (2, 3):
+        consume(connection.channels[number], queue, b"%d" % number)
+    send(connection, "a1 b1 c1 d1 e1 f1")
+    bench.turns()
+    assert sorted(one.channel for one in connection.delivered()) == [2, 2, 2, 3, 3, 3]
+    consume(connection.channels[4], queue, b"4")
+    for group in "ghi":
+        send(connection, f"{group}1")
+        bench.turns()
+        assert [one.channel for one in connection.delivered()] == [4]

@@ -128,7 +128,9 @@ class Control:
             answer = await link.ask(request)
         except (OSError, EOFError, ValueError, asyncio.LimitOverrunError) as error:
             link.writer.transport.abort()
-            raise Unavailable(f"the broker went away: {error}") from None
+            ended = isinstance(error, EOFError)
+            text = "it closed the connection" if ended else getattr(error, "strerror", None) or error
+            raise Unavailable(f"the broker went away: {text}") from None
         except BaseException:
             link.writer.transport.abort()  # Its answer would come to the next request.
             raise

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 RECEIPTS_MAX = 100_000
 ATTEMPTS_MAX = 10_000
 ATTEMPT_S = 300.0  # how long an attempt id gives the same messages
+SHOWN_MAX = 40  # characters of a wrong receipt in its refusal
 RETURNED_AT_ONCE = 500  # messages whose time is over; others have their turn before the next
 _TEXT = ("utf-8", "surrogateescape")
 
@@ -109,7 +110,7 @@ class Receipt:
         self.back = back  # when it returns
         self.looked_at = inf  # when that is looked at next: not after it
         self.cause = CAUSE_TIMEOUT
-        self.row = row | {"receipt": self.name, "seq": seq}
+        self.row = row | {"receipt": self.name, "seq": seq}  # {}: nobody may ask for it again
 
 
 class Pulls:
@@ -162,7 +163,11 @@ class Pulls:
             while len(self._attempts) >= ATTEMPTS_MAX:
                 del self._attempts[next(iter(self._attempts))]
             self._attempts[queue, attempt] = (now + ATTEMPT_S, found)
-        return [receipt.row for receipt in found]
+        rows = [receipt.row for receipt in found]
+        if not attempt:
+            for receipt in found:
+                receipt.row = {}
+        return rows
 
     def _take(self, queue: "Queue", back: float) -> Receipt | None:
         puller = self._pullers.get(queue)
@@ -189,7 +194,8 @@ class Pulls:
         for name in names:
             receipt = self.receipts.get(name)
             if receipt is None or receipt.puller.queue is not queue:
-                raise OperationError(f"no receipt '{name}' in {queue}: it was settled, or its time is over", 404)
+                shown = name if len(name) <= SHOWN_MAX else name[:SHOWN_MAX] + "…"
+                raise OperationError(f"no receipt '{shown}' in {queue}: it was settled, or its time is over", 404)
             found.append(receipt)
         return found
 
@@ -202,6 +208,7 @@ class Pulls:
     def _settle(self, receipt: Receipt, requeue: int) -> None:
         if self.receipts.pop(receipt.name, None) is not None:
             receipt.puller.receipts.discard(receipt.name)
+            receipt.row = {}  # Its attempt is remembered longer, but no body.
             receipt.puller.channel.settle(receipt.tag, False, requeue=requeue)
 
     def extend(self, receipts: list[Receipt], visible_s: float, *, nack: bool = False) -> None:

@@ -55,7 +55,7 @@ def settle(node: "Node", who: "Who", request: Any, verb: str) -> dict[str, Any]:
     if len(names) > RECEIPTS_MOST:
         raise OperationError(f"receipts must be at most {RECEIPTS_MOST}, and not {len(names)}", 400)
     pulls = pulls_of(node)
-    receipts = pulls.find(queue, names)
+    receipts = pulls.find(queue, list(dict.fromkeys(names)))  # One that is named twice is one message.
     if verb == "ack":
         pulls.settle(receipts)
     elif verb == "extend":
