@@ -271,3 +271,36 @@ def test_in_a_large_window_the_next_key_is_that_of_its_whole_rule(bench, files, 
     bench.connection(1).feed(b"".join(publish(1, body, properties=octets_of(**each))
                                       for body, each in zip(bodies, headers, strict=True)))
     assert (queue.ready, window.duplicates) == ((2, 2) if by_content else (3, 1))
+
+
+@pytest.mark.parametrize("differ", ["header", "content", "group"])
+def test_two_queues_whose_rules_differ_each_find_their_own_key(bench, files, differ):
+    queues = [bench.queue(name) for name in (b"one", b"two")]
+    bench.resolve = lambda *_: plane.Answer(tuple(queues), cacheable=True, checks_keys=True)
+    bench.routes = plane.Routes(bench.core, bench.resolve)
+    for number, queue in enumerate(queues):
+        other = number == 1
+        queue.window = plane.Window(10, -1, b"bb" if other and differ == "header" else b"aa")
+        queue.window.hash_key = files.plane_key
+        queue.window.set_rule(by_content=other and differ == "content", waiting=False, action=0,
+                              group_from=2 if other and differ == "group" else 0, group=b"group")
+    first, second = {"header": ({"aa": "k", "bb": "k"}, {"aa": "k", "bb": "l"}), "content": ({}, {}),
+                     "group": ({"aa": "k", "group": "g"}, {"aa": "k", "group": "h"})}[differ]
+    bench.connection(1).feed(b"".join(publish(1, b"same", properties=octets_of(**each)) for each in (first, second)))
+    assert [queue.ready for queue in queues] == ([2, 1] if differ == "content" else [1, 2])
+
+
+def test_a_message_that_a_full_queue_refuses_replaces_none(bench, files):
+    queue = bench.queue(max_length=1, overflow=1)
+    bench.resolve = lambda *_: plane.Answer((queue,), cacheable=True, checks_keys=True)
+    bench.routes = plane.Routes(bench.core, bench.resolve)
+    queue.window = plane.Window(10, -1, b"aa")
+    queue.window.hash_key = files.plane_key
+    queue.window.set_rule(by_content=False, waiting=True, action=3, group_from=0)
+    told = []
+    queue.on_replaced = told.append
+    connection = bench.connection(1)
+    for limit, expected_ in ((1, []), (9, [1])):
+        queue.set_rules(max_length=limit, overflow=1)
+        connection.feed(publish(1, b"body", properties=octets_of(aa="k")) * (2 if limit == 1 else 1))
+        assert told == expected_

@@ -1,7 +1,7 @@
 """Messages that wait in their groups go without having been handed out: by a length limit, a purge, another rule."""
 
 import pytest
-from tests.plane.harness import Bench, ack, consume, publish
+from tests.plane.harness import Bench, ack, consume, nack, publish
 from tests.plane.test_groups import grouped, properties, received, send, words
 
 from brokerd import plane
@@ -246,3 +246,71 @@ def test_groups_that_came_after_the_first_drop_are_dropped_from_too(bench, conne
     queue.set_rules(max_length=1)
     bench.turns()
     assert kept(bench, queue, connection) == "f1"
+
+
+def test_a_message_dropped_from_a_retrying_group_does_not_end_the_groups_wait(bench):
+    bench.at(1000)
+    connection = bench.connection(1, 2)
+    queue = grouped(bench)
+    queue.gate.set_rule(causes=0xFF, min_ms=100, max_ms=100)
+    send(connection, "r1 r2")
+    consume(connection.channels[2], queue)
+    assert words(received(bench, connection)) == "r1"
+    connection.feed(nack(2, 1))
+    queue.set_rules(max_length=1)
+    bench.turns()
+    assert queue.discarded == 1
+    bench.at(1099)
+    assert received(bench, connection) == []
+    bench.at(1100)
+    assert words(received(bench, connection)) == "r2"
+
+
+def test_the_next_of_a_group_is_dropped_when_the_first_has_gone_out_since(bench, connection):
+    queue = grouped(bench, max_length=3)
+    send(connection, "a1 b1 a2 b2")
+    queue.gate.scan(10)
+    bench.turns()                       # One is dropped: the first messages of both groups are known now.
+    assert (queue.discarded, queue.gate.waiting) == (1, 3)
+    queue.set_rules(max_length=9)
+    assert connection.channels[3].get(queue, False)
+    assert connection.channels[3].get(queue, False)
+    gone = words(received(bench, connection)).split()
+    queue.set_rules(max_length=0)
+    bench.turns()
+    assert (queue.ready, queue.gate.waiting) == (0, 0)
+    assert queue.discarded == 4 - len(gone)
+    queue.check()
+
+
+def test_any_message_that_waits_is_found_in_its_segment(make_bench):
+    bench = make_bench(segment_octets=4096)
+    connection, queue = bench.connection(1, 2), grouped(bench)
+    connection.feed(publish(1, bytes(300), properties=properties({b"group-id": b"r"})) * 60)
+    queue.gate.scan(100)
+    assert len(queue.segments()) > 3
+    for seq in range(60, 0, -1):
+        assert queue.set_aside(seq), seq
+    assert len(queue.gate) == 0
+    queue.check()
+
+
+def test_a_group_whose_only_message_was_taken_out_has_no_turn(bench, connection):
+    queue = grouped(bench)
+    send(connection, "r1 g1")
+    queue.gate.scan(10)
+    assert queue.set_aside(1)
+    consume(connection.channels[2], queue)
+    assert words(received(bench, connection)) == "g1"
+    assert queue.gate.find(b"r") is None
+    queue.check()
+
+
+def test_a_second_purge_drops_what_waits_too(bench, connection):
+    queue = grouped(bench)
+    for _ in range(2):
+        send(connection, "a1 a2 b1 b2")
+        queue.gate.scan(10)
+        assert plane.purge_some(queue, queue.next_seq, 100) == (4, True)
+        assert (queue.gate.waiting, len(queue.gate)) == (0, 0)
+    queue.check()

@@ -210,22 +210,26 @@ def test_what_was_redriven_and_is_out_when_the_rule_changes_returns_to_its_place
     assert words(received(bench, connection)) == "r1-again r2"
 
 
-def test_what_an_operator_released_after_a_start_is_not_parked_again_when_the_rule_changes(tmp_path):
+@pytest.mark.parametrize("redriven", [False, True])
+def test_what_an_operator_released_after_a_start_is_not_parked_again_when_the_rule_changes(tmp_path, redriven):
     first = Bench(tmp_path)
     connection, queue = first.connection(1, 2), grouped(first)
-    again = redrive(first, queue, b"r", 1, b"r1")
-    assert queue.gate.put_back(again)
+    if redriven:
+        assert queue.gate.put_back(redrive(first, queue, b"r", 1, b"r1"))
+    else:
+        send(connection, "r1")
     consume(connection.channels[2], queue)
     assert words(received(first, connection)) == "r1"
 
     bench = Bench(tmp_path)
     queue = grouped(bench, recovered=True, delivery_limit=1, limit_stops=True)
-    assert queue.gate.put_back(again)
-    assert queue.gate.find(b"r")["states"] == ["parked"]    # It was out at the crash, which was its last try.
-    assert queue.gate.release(b"r")
-    gate, queue.gate = queue.gate, None
-    queue.gate = gate
-    assert queue.gate.put_back(again)
+    for released in (False, True):
+        assert queue.gate.put_back(1) if redriven else queue.gate.scan(10)
+        if not released:
+            assert queue.gate.find(b"r")["states"] == ["parked"]    # It was out at the crash: its last try.
+            assert queue.gate.release(b"r")
+            gate, queue.gate = queue.gate, None
+            queue.gate = gate
     assert queue.gate.find(b"r")["states"] == []
     connection = bench.connection(1, 2)
     consume(connection.channels[2], queue)

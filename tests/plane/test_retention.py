@@ -482,3 +482,12 @@ def test_a_message_that_was_replayed_and_purged_was_not_out_again(bench):
     queue.check()
     client.feed(numbered(2, 1, headers={"group-id": "a"}))
     assert get(bench, client, queue)[0] == 2
+
+
+def test_what_is_replayed_into_a_full_queue_makes_it_no_longer_than_its_limit(bench):
+    queue = fill(bench, retain_octets=1 << 20, max_length=60)
+    queue.set_rules(retain_octets=1 << 20, max_length=10)
+    assert plane.replay(queue, 1, ALL)[0] == 45
+    bench.turns()
+    assert queue.ready == 10
+    queue.check()
