@@ -6,7 +6,8 @@
 cdef uint32_t share_hold(share_t *share, const uint8_t *record) noexcept nogil:
     """Hold the message at the place, last of its key.  NO_HELD: no memory."""
     cdef reader_t *p = &share.place
-    cdef uint64_t hash = key_of_record(share, record)
+    cdef bint alone
+    cdef uint64_t hash = key_of_record(share, record, &alone)
     cdef uint32_t i, flow
     cdef part_t *part
     i = hold(p, seq_of(record), p.seg.number, p.position)
@@ -15,9 +16,9 @@ cdef uint32_t share_hold(share_t *share, const uint8_t *record) noexcept nogil:
     if UNLIKELY(share_grow(share) != 0):
         let_go(p, i)
         return NO_HELD
-    flow = find_flow(share, hash)
+    flow = find_flow(share, hash) if not alone else NO_FLOW
     if flow == NO_FLOW:
-        flow = new_flow(share, hash)
+        flow = new_flow(share, hash, alone)
     part = &share.parts[i]
     part.flow = flow
     part.waits = True
@@ -228,13 +229,14 @@ cdef void share_forget(share_t *share) noexcept nogil:
 
 cdef bint share_is_sound(share_t *share) noexcept nogil:
     """For tests: its counts agree, and each key is in order."""
-    cdef uint32_t i, at, waiting = 0, out = 0, flows = 0, flow_out, before
+    cdef uint32_t i, at, waiting = 0, out = 0, flows = 0, keyed = 0, flow_out, before
     cdef flow_t *f
     for i in range(share.fresh):
         f = &share.flows[i]
-        if find_flow(share, f.hash) != i:
+        if not f.alone and find_flow(share, f.hash) != i:
             continue            # It is free.
         flows += 1
+        keyed += not f.alone
         flow_out = 0
         before = NO_HELD
         at = f.first
@@ -251,4 +253,4 @@ cdef bint share_is_sound(share_t *share) noexcept nogil:
             return False
         out += flow_out
     return (waiting == share.waiting and out == share.out and waiting + out == share.place.held_n
-            and flows == share.flows_n <= share.buckets_n and share.heaped <= waiting)
+            and flows == share.flows_n and keyed == share.keyed_n <= share.buckets_n and share.heaped <= waiting)

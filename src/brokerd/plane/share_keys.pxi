@@ -7,7 +7,7 @@
 #                offset, which needs no memory when a reader takes over what waited for another
 #
 # By hash, a new key goes to the reader with the highest hash of key and reader: one that joins or leaves moves few keys.  A message
-# without a key is a key of its own.  A single active reader is the owner of one key that all messages have.
+# without a key is a key of its own, which nobody looks for, and so is not in the table of keys.  A single active reader is the owner of one key that all messages have.
 #
 # A reader that leaves owns its keys no more.  Each goes to another when the last message of it that was out is settled or given back,
 # and what was given back goes out first.  Such keys without an owner form a list, and readers that take give them owners.
@@ -31,7 +31,8 @@ cdef struct flow_t:
     uint64_t hash
     uint32_t turn               # its owner is the reader in share_t.at[slot], as long as this is share_t.turns[slot]
     uint8_t slot
-    bint listed                 # in the list of its owner's keys, or of those without an owner
+    uint8_t listed              # in the list of its owner's keys, or of those without an owner
+    uint8_t alone               # of a message without a key: not in the table
     uint32_t listed_before, listed_after
     uint32_t out                # messages
     uint32_t first, last        # held messages, by offset; NO_HELD: none
@@ -69,6 +70,7 @@ cdef struct share_t:
     uint32_t unused             # the first free flow; NO_FLOW: none
     uint32_t fresh              # flows from here on were never used, and nothing has been written there
     uint32_t flows_n            # that are in use
+    uint32_t keyed_n            # of these, in the table
     uint32_t buckets_n          # that are in use: those with hashes below it, by `mask` bits or one more
     uint32_t mask               # 2 ** n - 1, at most buckets_n
     group_rule_t rule
@@ -290,7 +292,7 @@ cdef void give_owner(share_t *share, uint32_t flow) noexcept nogil:
     list_flow(share, &r.flows, flow)
 
 
-cdef uint32_t new_flow(share_t *share, uint64_t hash) noexcept nogil:
+cdef uint32_t new_flow(share_t *share, uint64_t hash, bint alone) noexcept nogil:
     cdef uint32_t i = share.unused, bucket
     cdef flow_t *f
     if i == NO_FLOW:
@@ -300,25 +302,33 @@ cdef uint32_t new_flow(share_t *share, uint64_t hash) noexcept nogil:
         share.unused = share.flows[i].next
     ASSERT(i < share.capacity)
     share.flows_n += 1
-    if share.flows_n > share.buckets_n:
-        split_bucket(share)
     f = &share.flows[i]
-    bucket = bucket_of(share, hash)
     f.hash = hash
+    f.alone = alone
     f.out = 0
     give_owner(share, i)
     f.first = f.last = NO_HELD
+    if alone:
+        return i
+    share.keyed_n += 1
+    if share.keyed_n > share.buckets_n:
+        split_bucket(share)
+    bucket = bucket_of(share, hash)
     f.next = share.buckets[bucket]
     share.buckets[bucket] = i
     return i
 
 
 cdef void free_flow(share_t *share, uint32_t i) noexcept nogil:
-    cdef uint32_t *at = &share.buckets[bucket_of(share, share.flows[i].hash)]
+    cdef uint32_t *at
     unlist_flow(share, i)
-    while at[0] != i:
-        at = &share.flows[at[0]].next
-    at[0] = share.flows[i].next
+    if not share.flows[i].alone:
+        at = &share.buckets[bucket_of(share, share.flows[i].hash)]
+        while at[0] != i:
+            at = &share.flows[at[0]].next
+        at[0] = share.flows[i].next
+        share.keyed_n -= 1
+    share.flows[i].alone = False
     share.flows[i].next = share.unused
     share.unused = i
     share.flows_n -= 1
@@ -350,15 +360,17 @@ cdef void find_owners(share_t *share) noexcept nogil:
             share.moving_at = share.flows[flow].first
 
 
-cdef uint64_t key_of_record(share_t *share, const uint8_t *record) noexcept nogil:
+cdef uint64_t key_of_record(share_t *share, const uint8_t *record, bint *alone) noexcept nogil:
     cdef message_t m
     cdef group_key_t key
     cdef uint64_t seq
+    alone[0] = False
     if share.single:
         return 1
     message_of(record, &m)
     find_group_key(&share.rule, &m, &key)
     if key.at != NULL:
         return hash_group_key(key.at, key.n)
+    alone[0] = True
     seq = seq_of(record)
     return hash_group_key(<const uint8_t *>&seq, 8) ^ group_secret[0]
