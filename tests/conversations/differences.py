@@ -10,7 +10,7 @@ DIFFERENCES = {
     "content that is not what its header says": "taken, or 541",
     "a method that cannot be read": "502, 541 or the end without a word",
     "unknown method": "the socket is dropped, 503 or 541",
-    "a heartbeat on a channel or with a payload": "taken",
+    "a heartbeat on a channel": "taken",
     "`channel.flow` from a client": "540",
     "AMQP 0-8": "spoken by 3.10",
     "authorization identity in PLAIN": "refused",
