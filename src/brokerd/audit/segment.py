@@ -184,7 +184,9 @@ def _with_new(source: Source, triple: Triple, acks: int | None, header: Any) -> 
     if len(head) < layout.HEADER_OCTETS or layout.crc32c(head[:crc_end]) != int(np.frombuffer(head, dtype)[0]["crc"]):
         return None
     same = int(np.frombuffer(head, dtype)[0]["generation"]) == max(acks, int(header["generation"]))
-    return triple._replace(**{behind: path}) if same else None
+    if not same:
+        return None
+    return triple._replace(acks=path) if behind == "acks" else triple._replace(msgs=path)
 
 
 def _with_replays(journal: Journal, acks: _Acks, segment: _Segment) -> tuple[Journal, int]:
