@@ -157,7 +157,7 @@ def test_an_entry_where_no_record_is_is_an_orphan(root):
 
 def test_missing_and_damaged_acks_are_told(root):
     change(root, "acks", 64 + 8 * 5 + 1, b"\x77")
-    assert "1 entries with a wrong check" in [d.detail for d in read(root).damage]
+    assert "1 entry with a wrong check" in [d.detail for d in read(root).damage]
     os.unlink(f"{root}/vhost/queue/acks.0000000001")
     assert read(root).damage[0].detail.startswith("is missing")
 
@@ -188,7 +188,7 @@ def test_an_entry_of_a_type_or_with_a_reason_that_the_layout_does_not_have_is_da
     if kind >> 4 < REASONS_OF_ENTRIES.get(kind & 15, 0):
         assert damage == []
     else:
-        assert [(d.matters, d.detail) for d in damage] == [(("acks",), "1 entries of a kind that no broker writes")]
+        assert [(d.matters, d.detail) for d in damage] == [(("acks",), "1 entry of a kind that no broker writes")]
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "folder"])

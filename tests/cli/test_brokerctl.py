@@ -185,7 +185,7 @@ def test_damage_is_told_with_file_and_offset(ctl, tmp_path):
         file.write(b"\xff")
     status, out, _ = ctl("inspect", tmp_path / "out")
     assert status == 1
-    assert re.search(rf"damage: \d+\n +\S+/{path.name} at 64: .+", out)
+    assert re.search(rf"damage: \d+\n +queue \S+ of vhost \S+:\n +\S+/{path.name} at 64: .+", out)
 
 
 def test_a_dump_says_how_much_it_copied_and_what_it_left_out(ctl, tmp_path, monkeypatch):

@@ -33,6 +33,7 @@ def test_damage_is_told_up_to_a_number_of_lines():
     damage = [{"file": f"v/q/msgs.{n}", "offset": n - 1, "seq": 0, "ts": 0, "detail": "bad\x1b"} for n in range(25)]
     lines = ctl_inspect.text(document(QUEUE | {"damage": damage})).splitlines()
     at = lines.index("  damage: 25")
-    assert lines[at + 1:at + 3] == [r"    v/q/msgs.0: bad\x1b", r"    v/q/msgs.1 at 0: bad\x1b"]
+    assert lines[at + 1:at + 4] == ["    queue q of vhost /:", r"    v/q/msgs.0: bad\x1b",
+                                    r"    v/q/msgs.1 at 0: bad\x1b"]
     assert lines[-1] == "    ... and 5 more in v/q"
-    assert len(lines) == at + 1 + ctl_inspect.DAMAGE_LINES + 1
+    assert len(lines) == at + 2 + ctl_inspect.DAMAGE_LINES + 1

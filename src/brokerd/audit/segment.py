@@ -470,10 +470,11 @@ def _read_acks(source: Source, triple: Triple, damage: list[Damage]) -> _Acks:
         damage.append(Damage(triple.acks, 4, 0, 0, f"says version {int(header['version'])}, and is not of that version",
                              matters))
     if found.damaged:
-        damage.append(Damage(triple.acks, -1, 0, 0, f"{found.damaged} entries with a wrong check", matters))
+        damage.append(Damage(triple.acks, -1, 0, 0, f"{_entries(found.damaged)} with a wrong check", matters))
     unknown = int(np.count_nonzero(~KNOWN_KINDS[found.entries["kind"]]))
     if unknown:
-        damage.append(Damage(triple.acks, -1, 0, 0, f"{unknown} entries of a kind that no broker writes", matters))
+        damage.append(Damage(triple.acks, -1, 0, 0, f"{_entries(unknown)} of a kind that no broker writes",
+                             matters))
     said = int(header["entries"])
     if layout.word_ok(said, int(header["entries_complement"])) and said > found.written:
         damage.append(Damage(triple.acks, layout.HEADER_OCTETS + found.written * layout.ENTRY_OCTETS, 0, 0,
@@ -489,6 +490,10 @@ def _read_acks(source: Source, triple: Triple, damage: list[Damage]) -> _Acks:
                  int(header["generation"]) if whole else None, found.written,
                  doubted if layout.word_ok(doubted, int(header["doubted_complement"])) else 0,
                  octets[:layout.HEADER_OCTETS], found.entries[again], again)
+
+
+def _entries(count: int) -> str:
+    return "1 entry" if count == 1 else f"{count:,} entries"
 
 
 def _is_of_no_version(octets: bytes, version: int, types: np.ndarray) -> bool:

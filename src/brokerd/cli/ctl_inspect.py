@@ -46,6 +46,8 @@ def text(table: dict[str, Any]) -> str:
         return "\n".join([*lines, "  No damage."])
     lines.append(f"  damage: {table['damage_total']:,}")
     for each in table["queues"]:
+        if each["damage"]:      # The folders have hashes in place of names.
+            lines.append(f"    queue {clean(each['queue'])} of vhost {clean(each['vhost'])}:")
         for damage in each["damage"][:DAMAGE_LINES]:
             at = f" at {damage['offset']}" if damage["offset"] >= 0 else ""
             lines.append(f"    {clean(damage['file'])}{at}: {clean(damage['detail'])}")
