@@ -104,6 +104,20 @@ def test_later_messages_that_return_with_an_earlier_one_add_no_delay(bench, conn
     assert words(received(bench, connection)) == "r1 r2 r3"
 
 
+def test_a_later_message_that_has_failed_before_adds_no_delay_of_its_own(bench, connection):
+    queue = retrying(bench, sticky=True)
+    send(connection, "r1 r2")
+    consume(connection.channels[2], queue)
+    assert words(received(bench, connection)) == "r1 r2"
+    connection.feed(nack(2, 2))
+    bench.at(START + 100)
+    assert words(received(bench, connection)) == "r2"
+    connection.feed(nack(2, 1))         # It takes r2 back, for which it is the second time.
+    assert state(queue, b"r") == (["retrying"], START + 200, 2, 0)
+    bench.at(START + 200)
+    assert words(received(bench, connection)) == "r1 r2"
+
+
 def test_only_the_returns_wait_that_the_rule_names(bench, connection):
     queue = retrying(bench, rule={"causes": FAILED, "min_ms": 100, "max_ms": 100})
     send(connection, "r1")
