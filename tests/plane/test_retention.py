@@ -434,6 +434,21 @@ def test_a_replayed_message_goes_before_a_later_one_of_its_group_that_waits(benc
     assert get(bench, client, queue)[0] == 1
 
 
+def test_of_two_replays_the_one_with_the_lower_numbers_does_not_hide_the_other(bench):
+    queue = with_groups(bench)
+    client = bench.connection(1)
+    client.feed(numbered(1, 2, headers={"group-id": "b"}) + numbered(3, 2, headers={"group-id": "a"}))
+    for _ in range(3):                  # 1 and 2 of b, and 3 of a.
+        client.channels[1].settle(get(bench, client, queue)[1], False)
+    number, tag = get(bench, client, queue)
+    assert number == 4
+    assert plane.replay(queue, 3, 3)[0] == 1
+    assert plane.replay(queue, 1, 1)[0] == 1
+    client.channels[1].settle(tag, False, requeue=True)     # 4 waits in its group, and the group's turn comes.
+    got = [get(bench, client, queue)[0] for _ in range(2)]
+    assert sorted(got) == [1, 3]
+
+
 @pytest.mark.parametrize("max_priority", [0, 2])
 def test_a_replayed_message_that_waits_in_its_group_does_not_expire_again(make_bench, max_priority):
     bench = make_bench(segment_octets=SEGMENT)
@@ -452,7 +467,8 @@ def test_a_replayed_message_that_waits_in_its_group_does_not_expire_again(make_b
     assert (number, get(bench, client, queue)[0]) == (1, 2)
 
 
-def test_a_replayed_message_that_returns_takes_back_a_later_one_that_went_out_before_it(bench):
+@pytest.mark.parametrize("rule_changes", [False, True])
+def test_a_replayed_message_that_returns_takes_back_a_later_one_that_went_out_before_it(bench, rule_changes):
     queue = with_groups(bench, sticky=True)
     client = bench.connection(1, 2)
     client.feed(numbered(1, 2, headers={"group-id": "a"}))
@@ -463,6 +479,9 @@ def test_a_replayed_message_that_returns_takes_back_a_later_one_that_went_out_be
     assert plane.replay(queue, 1, 1)[0] == 1
     bench.turns()
     assert numbers(client.delivered()) == [1]
+    if rule_changes:
+        gate, queue.gate = queue.gate, None
+        queue.gate = gate
     client.channels[2].settle(3, False, requeue=True)
     bench.turns()
     assert [(message.redelivered, number) for message, number in
