@@ -36,6 +36,17 @@ def test_words_that_are_true_are_held_and_only_settled_segments_are_judged(tmp_p
     assert judged(root)[0]["verdict"] == "held"
 
 
+@pytest.mark.parametrize("left", [1, 20, 55])
+def test_a_segment_that_was_settled_while_the_audit_was_reading_is_not_judged(tmp_path, left):
+    source = open_source(queue(tmp_path))
+    triple = source.queues()[0].triples[0]
+    whole = read_triple(source, triple)
+    times = sorted([*whole.headers["ts"].tolist(), *whole.events["ts"].tolist()])
+    data = read_triple(source, triple._replace(cut=times[-left]))
+    assert words.wrong(source, data) == []
+    assert (words.is_judged(data), data.late) == (left == 1, left > 1)
+
+
 @pytest.mark.parametrize(("kind", "at", "value", "detail"), [
     ("msgs", words.RECORDS_AT, 21, "says that it has 21 records, and has 20"),
     ("msgs", words.SEALED_AT, 0, "says 0 of whether it is full, which cannot be"),

@@ -75,6 +75,7 @@ class SegmentData(NamedTuple):
     aside_places: np.ndarray = np.empty(0, np.int64)
     is_again: np.ndarray = np.empty(0, bool)    # of all entries in the order of the file: which are ``entries_again``
     unsaid: int = 0                 # replays of which kill -9 left only the entry: see ``unsaid``
+    late: bool = False              # something was left out, because it is later than the cut
 
     @property
     def power_cuts(self) -> np.ndarray:
@@ -265,7 +266,7 @@ def _without_late(data: SegmentData, cut: int, late: np.ndarray) -> SegmentData:
     below = min(data.delivered_below, max([below, *(out[-1:] + 1).tolist()]))
     keep = data.headers["ts"] <= cut
     return data._replace(headers=data.headers[keep], positions=data.positions[keep], sound=data.sound[keep],
-                         entries=entries, delivered_below=below)
+                         entries=entries, delivered_below=below, late=bool(late.size) or not keep.all())
 
 
 def read_numbers(data: SegmentData) -> np.ndarray:

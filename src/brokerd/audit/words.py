@@ -121,8 +121,9 @@ def settled_records(data: SegmentData) -> int:
 
 
 def is_judged(data: SegmentData) -> bool:
-    """Whether the segment is settled, or part of a dump, and all its records can be read."""
-    return data.triple.settled and not data.gone and not data.matters("records")
+    """Whether the segment is settled, or part of a dump, and all its records can be read.  If it was settled while the
+    audit was reading, its words count what is left out here."""
+    return data.triple.settled and not data.gone and not data.late and not data.matters("records")
 
 
 def wrong(source: Source, data: SegmentData) -> list[Wrong]:

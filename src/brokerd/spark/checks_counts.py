@@ -102,7 +102,7 @@ _SETTLED = """
                NOT coalesce(damage, '') LIKE '%acks.%' AS has_acks
         FROM segments) s
     JOIN queues q USING (vhost, queue)
-    WHERE (s.kept OR q.cut IS NOT NULL) AND NOT coalesce(s.damage, '') LIKE '%msgs.%'"""
+    WHERE (s.kept OR q.cut IS NOT NULL) AND NOT s.late AND NOT coalesce(s.damage, '') LIKE '%msgs.%'"""
 
 _WORD = """SELECT vhost, queue, priority, 0L AS seq, segment, 0L AS ts, 1L AS weight, {detail} AS detail FROM ({rows})
     WHERE """

@@ -58,7 +58,7 @@ TABLES: dict[str, dict[str, str]] = {
         "whole": "boolean", "damage": "string", "said_records": "bigint", "said_sealed": "bigint",
         "said_settled": "bigint", "said_entries": "bigint", "said_passed": "bigint", "open": "boolean",
         "written": "bigint", "more_records": "boolean", "more_events": "boolean", "more_passed": "boolean",
-        "said_doubted": "bigint", "again": "string",
+        "said_doubted": "bigint", "again": "string", "late": "boolean",
     },
     "acks": {
         **_OF_ALL, "entry": "bigint", "position": "bigint", "seq": "bigint", "type": "string", "reason": "string",
@@ -445,7 +445,7 @@ class Segments(Reading):
             return self.data.delivered_below if self.triple.acks is not None else None
         if name == "said_doubted":      # And below this one, perhaps; 0: no.
             return self.data.doubted_below
-        if name in ("generation", "base_seq", "begun"):
+        if name in ("generation", "base_seq", "begun", "late"):
             return getattr(self.data, name)
         if name in ("first_seq", "last_seq", "first_ts", "last_ts"):
             return self._end(name.partition("_")[2], -1 if name.startswith("last") else 0)
