@@ -313,7 +313,11 @@ def drain(machine, counts, counts_hold, rises):
         check = getattr(queue, "check", None)
         if check is not None and counts_hold:
             check()
-        (getattr(queue, "stream", None) or queue).purge()
+        stream = getattr(queue, "stream", None)
+        if stream is None:
+            queue.purge()
+        else:
+            stream.purge(queue.next_seq, 0xFFFFFFFF)
 
 
 def read_stream(machine, name, rises):

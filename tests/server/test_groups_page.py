@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,8 @@ def test_ten_workers_of_which_one_dies_and_one_rejects_and_the_group_that_is_rel
     assert run(broker, PUBLISH) == []
     done = numbers_of(run(broker, WORKERS))
     assert done.pop("c7") == [1, 2]
+    # The worker that dies has printed orders whose acks the broker may not have read: these orders come once more.
+    done = {customer: [number for number, _ in groupby(numbers)] for customer, numbers in done.items()}
     assert done == {f"c{n}": [1, 2, 3, 4, 5] for n in range(1, 101) if n != 7}
 
     (row,) = json.loads(ctl(LOOK, "--json"))["items"]

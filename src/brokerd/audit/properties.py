@@ -64,14 +64,13 @@ class Texts:
 
 
 class Octets:
-    """The octets of a segment with eight zeros appended, so that a word can be read at any place."""
+    """The octets of a segment.  Any place can be read: the last octet stands for all behind it."""
 
     def __init__(self, octets: bytes) -> None:
-        self.size = len(octets)
         self.octet = np.frombuffer(octets, np.uint8)
 
     def u1(self, at: np.ndarray) -> np.ndarray:
-        return self.octet[np.minimum(at, self.size - 1)].astype(np.int64)
+        return self.octet.take(at, mode="clip").astype(np.int64)
 
     def u2(self, at: np.ndarray) -> np.ndarray:
         return self.u1(at) << 8 | self.u1(at + 1)

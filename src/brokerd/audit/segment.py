@@ -435,12 +435,13 @@ def _tell_records(triple: Triple, octets: bytes, records: reading.Records, sound
     strange = np.zeros_like(sound)
     strange[headers.of_records(records, sound)] = True
     tell(strange, "a record of a kind or with flags that no broker writes")
-    heads = records.headers[sound]
     for field in ("seq", "ts"):
-        steps = np.flatnonzero(heads[field][1:] <= heads[field][:-1])
+        values = records.headers[field][sound]
+        steps = np.flatnonzero(values[1:] <= values[:-1])
         if steps.size:
-            place = int(records.positions[sound][steps[0] + 1])
-            damage.append(Damage(triple.msgs, place, int(heads["seq"][steps[0] + 1]) & FOREVER, 0,
+            where = np.flatnonzero(sound)[steps[0] + 1]
+            place = int(records.positions[where])
+            damage.append(Damage(triple.msgs, place, int(records.headers["seq"][where]) & FOREVER, 0,
                                  f"{steps.size} records with a {field} not above that of the one before",
                                  ("records",)))
 

@@ -31,8 +31,11 @@ cdef extern from "<sys/prctl.h>" nogil:
 cdef extern from * nogil:
     int64_t __atomic_fetch_sub(int64_t *value, int64_t less, int order)
     int __builtin_clzll(unsigned long long value)
+    void __atomic_store_n(char *at, char octet, int order)
 
 cdef enum:
+    TEXT_ROOM = 600
+    ATOMIC_RELEASE = 3          # __ATOMIC_RELEASE of gcc and clang
     CONNECTION_CLOSE = 10 << 16 | 50
     CONNECTION_BLOCKED = 10 << 16 | 60
     CONNECTION_UNBLOCKED = 10 << 16 | 61
@@ -101,7 +104,7 @@ cdef class Link:
     cdef size_t capacity, parsed, filled
     cdef uint8_t *answers               # acknowledgements, from sent to written
     cdef size_t answers_size, sent, written
-    cdef char text[600]
+    cdef char text[TEXT_ROOM]
     cdef readonly uint64_t published, confirmed, nacked, returned, received, octets, redelivered, last_ns
     cdef readonly uint64_t misordered, foreign
     cdef readonly bint blocked, syncing, finished
@@ -129,6 +132,7 @@ cdef class Link:
     cdef Slot *slots
 
     cdef int _fail(self, const char *text) noexcept nogil
+    cdef void _keep(self, const char *text) noexcept nogil
     cdef int _closed(self, const uint8_t *p, uint32_t size) noexcept nogil
     cdef int _fill(self, bint wait) noexcept nogil
     cdef int _read(self, bint wait) noexcept nogil

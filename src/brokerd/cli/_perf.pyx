@@ -16,7 +16,7 @@ from libc.math cimport ceil
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memcpy, memmove, strerror
+from libc.string cimport memcpy, memmove, strerror, strlen
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 include "../client/numbers.pxi"
@@ -90,18 +90,29 @@ cdef class Link:
 
     cdef int _fail(self, const char *text) noexcept nogil:
         if self.text[0] == 0:
-            snprintf(self.text, sizeof(self.text), "%s", text)
+            self._keep(text)
         return -1
+
+    cdef void _keep(self, const char *text) noexcept nogil:
+        """Have `text` in self.text, its first octet last: Python's thread may be reading it, and reads nothing as long as that is 0."""
+        cdef size_t n = min(strlen(text), <size_t>TEXT_ROOM - 1)
+        if n == 0:
+            return
+        self.text[n] = 0
+        memcpy(self.text + 1, text + 1, n - 1)
+        __atomic_store_n(self.text, text[0], ATOMIC_RELEASE)
 
     cdef int _closed(self, const uint8_t *p, uint32_t size) noexcept nogil:
         """Keep what a channel.close or connection.close says: code, text."""
         cdef int length = 0, code = 0
+        cdef char text[TEXT_ROOM]
         if size >= 7:
             code = (<int> p[4]) << 8 | p[5]
             length = min(<uint32_t> p[6], size - 7)
-        snprintf(self.text, sizeof(self.text), "the broker closed the %s: %d %.*s",
+        snprintf(text, TEXT_ROOM, "the broker closed the %s: %d %.*s",
                  b"connection" if be32(p) == CONNECTION_CLOSE else b"channel",
                  code, length, <const char *> p + 7)
+        self._keep(text)
         return -1
 
     cdef int _fill(self, bint wait) noexcept nogil:
