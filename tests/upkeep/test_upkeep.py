@@ -13,6 +13,7 @@ from brokerd.policies import Policy
 from brokerd.queues.rules import Rules
 from brokerd.store import compaction
 from brokerd.store.disk import Disk
+from brokerd.store.garbage import Garbage
 from brokerd.store.recovery import recover
 from brokerd.upkeep import upkeep
 from brokerd.upkeep.upkeep import Upkeep
@@ -375,6 +376,63 @@ def test_segments_that_are_all_settled_are_removed_by_the_thread(place):
     kept = queue.segments()[-1]["number"]
     names = set(os.listdir(queue.directory))
     assert names - {"spare.msgs"} == {".queue", f"msgs.{kept:010d}", f"acks.{kept:010d}"}
+
+
+@pytest.fixture
+def moved(monkeypatch):
+    """What is moved away, as it goes; others have their turn after each file."""
+    paths, discard = [], Garbage.discard
+    monkeypatch.setattr(pieces, "PIECE_NS", 0)
+    monkeypatch.setattr(Garbage, "discard", lambda garbage, path: paths.append(path) or discard(garbage, path))
+    return paths
+
+
+def settle_segments(place):
+    """The queue, of which the data plane does not need some files any more."""
+    queue = place.queue()
+    place.publish(*range(1, 201))
+    place.client.send((1, methods.BasicConsume(queue="q")))
+    place.client.send((1, methods.BasicAck(delivery_tag=200, multiple=True)))
+    return queue
+
+
+def finish_errands(place):
+    while place.node.core.has_errands:
+        place.node.core.go_on()
+
+
+def test_files_that_go_are_moved_away_in_pieces_and_a_second_tick_begins_nothing_new(place, moved):
+    settle_segments(place)
+    place.ticks(1)
+    assert len(moved) == 1
+    place.ticks(1)
+    assert len(moved) == 1
+    finish_errands(place)
+    assert len(moved) > 2
+    place.thread.run()
+    assert os.listdir(place.path / "garbage") == []
+    before = len(moved)
+    place.publish(*range(1, 201))
+    place.client.send((1, methods.BasicAck(delivery_tag=400, multiple=True)))
+    place.ticks(1)
+    finish_errands(place)
+    assert len(moved) > before + 2
+
+
+def test_files_of_a_deleted_queue_that_had_yet_to_go_cost_a_later_queue_of_its_name_nothing(place, moved):
+    queue = settle_segments(place)
+    place.ticks(1)
+    place.vhost.delete_queue(queue)
+    again = place.queue()
+    place.publish(*range(1, 201))
+    place.client.send((1, methods.BasicConsume(queue="q")))
+    for tag in range(201, 401, 2):
+        place.client.send((1, methods.BasicAck(delivery_tag=tag)))
+    names = set(os.listdir(again.directory))
+    place.ticks(1)
+    finish_errands(place)
+    place.thread.run()
+    assert (again.unacked, set(os.listdir(again.directory))) == (100, names)
 
 
 def test_at_the_end_nothing_is_left_for_the_next_start_to_remove(place):

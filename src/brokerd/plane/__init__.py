@@ -6,7 +6,7 @@ With BROKERD_ASSERTS in the environment it is the build for tests, in which asse
 from importlib import import_module
 from os import environ
 
-asserted = bool(environ.get("BROKERD_ASSERTS"))
+asserted = environ.get("BROKERD_ASSERTS", "0") not in ("", "0")
 _compiled = import_module("brokerd.plane._asserted" if asserted else "brokerd.plane._plane")
 RULES = vars(_compiled)["RULES"]
 # All classes and functions that the plane itself makes, so that a new file of the plane is not named here.

@@ -7,6 +7,7 @@ journals are the work of ``order_journals``, keys of deduplication that of ``key
 """
 
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from logging import getLogger
@@ -43,9 +44,9 @@ class Upkeep:
     """Called once a second by the node.  ``submit(work, done)`` runs work() in a thread that may be slow."""
 
     __slots__ = (
-        "_compacting", "_core", "_data_dir", "_disk", "_indexes", "_journals", "_keys", "_now", "_resting",
-        "_retaining", "_spares_used", "_sparse", "_submit", "_suspect", "_sync", "_ticks", "_vhosts", "archive",
-        "chain_log", "definition_logs", "expires", "garbage",
+        "_compacting", "_core", "_data_dir", "_discarding", "_disk", "_indexes", "_journals", "_keys", "_leaving",
+        "_now", "_resting", "_retaining", "_spares_used", "_sparse", "_submit", "_suspect", "_sync", "_ticks",
+        "_vhosts", "archive", "chain_log", "definition_logs", "expires", "garbage",
     )  # fmt: skip
 
     def __init__(
@@ -72,6 +73,8 @@ class Upkeep:
         self._retaining: Iterator[Queue] = iter(())  # streams among them have their retention looked at in this round
         self._resting: Iterator[Queue] = iter(())  # to be checked for idleness in this round
         self._sparse: Iterator[Queue] | None = None  # as above, for sparse segments; None: the round is over
+        self._leaving: deque[str] = deque()  # files that the data plane does not need any more
+        self._discarding = False  # an earlier second's work goes on
         self._compacting = False
         self._keys = KeyKeeper(vhosts, core, submit)
         self._ticks = 0
@@ -122,8 +125,11 @@ class Upkeep:
             self._spares_used = self._core.spares_used
         if self._journals is not None:
             self._journals.tick(self.archive, self.chain_log)
-        self.take_garbage()
-        self.garbage.flush()
+        if not self._discarding:
+            work = self._take_garbage_in_pieces()
+            if do_first_piece(work) is None:
+                self._discarding = True
+                add_work(self._core, work, self._discarded)
 
     # --- order journals
 
@@ -274,18 +280,31 @@ class Upkeep:
     def close(self) -> None:
         """Remove all garbage before the broker stops."""
         self.take_garbage()
-        self.garbage.flush()
 
     def remove_files(self, queue: "Queue") -> None:
         """Remove the folder of a queue that was dropped."""
         journaled = self._journals is not None and queue.directory in self._journals.entries
         if queue.next_seq > 1 or journaled:
-            self.take_garbage()  # by their names in the folder, before it moves
+            # Its own files go with the folder.  By their names they would hit those of a later queue of that name.
+            self._leaving.extend(self._core.take_garbage())
+            own = f"{queue.directory}/"
+            self._leaving = deque(path for path in self._leaving if not path.startswith(own))
             if journaled:
                 self.journals.forget(queue)
             self.garbage.discard(queue.directory)
 
     def take_garbage(self) -> None:
         """Move files away that the data plane does not need any more."""
-        for path in self._core.take_garbage():
-            self.garbage.discard(path)
+        for _ in self._take_garbage_in_pieces():
+            pass
+
+    def _discarded(self) -> None:
+        self._discarding = False
+
+    def _take_garbage_in_pieces(self) -> Iterator[None]:
+        """The same in pieces: each file costs a rename, and a stream may give up a thousand segments at once."""
+        self._leaving.extend(self._core.take_garbage())
+        while self._leaving:
+            self.garbage.discard(self._leaving.popleft())
+            yield
+        self.garbage.flush()
