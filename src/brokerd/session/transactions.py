@@ -396,9 +396,6 @@ class Transaction:
                 node.blocked.add(self)
             return
         self._stage = SETTLING
-        if not self._settlements:
-            self._settled()
-            return
         self._settling = self._settle_in_pieces()
         if not self._left and do_first_piece(self._settling) is None:
             do_in_pieces(self._connection, self._settling)
