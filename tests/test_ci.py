@@ -61,9 +61,11 @@ def test_what_looks_for_rare_faults_has_no_second_chance(again, name):
     assert again(name) == (1, f".ci/again: {name} has no second chance\n")
 
 
-def test_four_failures_are_no_accident(again):
-    status, said = again(*(f"tests/test_a.py::test_{n}" for n in range(4)))
-    assert (status, said) == (1, ".ci/again: 4 tests failed, which is no accident\n")
+@pytest.mark.parametrize(("names", "count"), [
+    ([f"tests/test_{n}.py::test_passes" for n in range(4)], 4), ([f"tests/test_a.py::test_{n}" for n in range(13)], 13),
+])
+def test_failures_in_four_files_or_of_thirteen_tests_are_no_accident(again, names, count):
+    assert again(*names) == (1, f".ci/again: {count} tests failed, which is no accident\n")
 
 
 def test_a_run_that_failed_without_a_failed_test_stays_failed(again):
