@@ -100,12 +100,18 @@ function Heading({ row, again }: { row: QueueRow; again: () => void }) {
   const mayPurge = useOperation("queue", "purge");
   const mayDelete = useOperation("queue", "delete");
   const mayReplay = useOperation("queue", "replay");
+  const mayPause = useOperation("queue", "pause");
   const names = { vhost: row.vhost, queue: row.name };
   const remove = async () => {
     if (await change(`Queue ${row.name} is deleted.`, "queue", "delete", names)) location.hash = "#/queues";
   };
   const purge = async () => {
     if (await change(`Queue ${row.name} is purged.`, "queue", "purge", names)) again();
+  };
+  const paused = row.state === "paused";
+  const turn = async () => {
+    if (await change(`Queue ${row.name} ${paused ? "hands out messages again" : "is paused"}.`, "queue",
+      paused ? "resume" : "pause", names)) again();
   };
   return (
     <div class="title">
@@ -119,6 +125,9 @@ function Heading({ row, again }: { row: QueueRow; again: () => void }) {
       {row.type !== "stream" && <CopyButton vhost={row.vhost} queue={row.name} />}
       {mayReplay && row.durable && row.type !== "stream" && <ReplayButton names={names} done={again} />}
       <PublishButton vhost={row.vhost} exchange="" routingKey={row.name} done={again} />
+      {mayPause && row.state !== "down" && <button type="button" onClick={() => void turn()}
+        title={paused ? undefined : "Messages come in and wait; none goes out until you resume the queue"}>
+        {paused ? "Resume" : "Pause"}</button>}
       {mayPurge && <DangerButton label="Purge" title={`Purge ${row.name}?`} act={purge}
         text={`${plural(row.messages_ready, "ready message")} will be gone. Unacked messages stay.`} />}
       {mayDelete && <DangerButton label="Delete" title={`Delete ${row.name}?`} act={remove}

@@ -75,7 +75,7 @@ class Consumer:
 
 
 class Queue:
-    max_priority, getter_count, active, gate = 3, 4, None, None
+    max_priority, getter_count, active, gate, paused_at = 3, 4, None, None, None
 
     def __init__(self, arguments, *consumers):
         self.rules = rules_of(arguments, {})

@@ -31,6 +31,9 @@ class Queue:
         assert not self.segments or number > max(self.segments)
         self.segments[number] = facts
 
+    def found_pause(self):
+        self.paused = True
+
     def finish_recovery(self, next_seq, *, suspect, last_ts=0, last_number=0):
         self.next_seq, self.suspect = next_seq, suspect
         self.last_ts, self.last_number = last_ts, last_number

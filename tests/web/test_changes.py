@@ -218,6 +218,24 @@ def test_chosen_messages_are_moved_and_deleted_and_the_others_stay(site):
     channel.connection.close()
 
 
+def test_a_queue_is_paused_and_goes_on(site):
+    channel = site.client()
+    channel.queue_declare("resting", durable=True)
+    channel.basic_publish("", "resting", b"waits")
+    window = site.open("queues/%2F/resting")
+    tag = window.locator(".title .tag", has_text="paused")
+    expect(tag).to_have_count(0)
+    window.get_by_role("button", name="Pause", exact=True).click()
+    expect(window.locator(".notice")).to_have_text("Queue resting is paused.")
+    expect(tag).to_be_visible()
+    expect(window.locator(".card", has_text="Because")).to_contain_text("an operator has paused the queue")
+    assert channel.basic_get("resting", auto_ack=True)[2] is None
+    window.get_by_role("button", name="Resume", exact=True).click()
+    expect(tag).to_have_count(0)
+    assert channel.basic_get("resting", auto_ack=True)[2] == b"waits"
+    channel.connection.close()
+
+
 def test_a_message_group_is_paused_and_goes_on(site):
     channel = site.client()
     channel.queue_declare("grouped", durable=True, arguments={"x-message-group": "exclusive",

@@ -316,6 +316,9 @@ def _of_topology() -> list[tuple[str, str, Route]]:
         ("PUT", "/api/queues/{vhost}/{queue}", Route(_put_queue)),
         ("DELETE", "/api/queues/{vhost}/{queue}", Route(_delete_queue)),
         ("DELETE", "/api/queues/{vhost}/{queue}/contents", Route(_purge)),
+        ("PUT", "/api/queues/{vhost}/{queue}/pause", Route(doer("queue pause"))),
+        ("PUT", "/api/queues/{vhost}/{queue}/resume", Route(doer("queue resume"))),
+        ("PUT", "/api/queues/{vhost}/{queue}/restart", Route(_restart_queue)),
         ("POST", "/api/bindings/{vhost}/e/{source}/q/{destination}", Route(_bind("queue"))),
         ("POST", "/api/bindings/{vhost}/e/{source}/e/{destination}", Route(_bind("exchange"))),
         ("DELETE", "/api/bindings/{vhost}/e/{source}/q/{destination}/{props}", Route(_unbind("queue"))),
@@ -392,6 +395,15 @@ def _unbind(kind: str) -> Any:
         raise NotThere
 
     return handler
+
+
+async def _restart_queue(call: Call) -> Response:
+    """LavinMQ's.  A queue that is in service need not start again; one that is not does so when the broker starts."""
+    row = await call.ask("queue show", **call.values)
+    if row["state"] == "down":
+        raise BadRequest("the queue was not restarted: its files were lost, and the broker's next start recovers what "
+                         "is left of them")
+    raise BadRequest("the queue was not restarted: it is in service")
 
 
 # --- clients

@@ -53,7 +53,7 @@ def queue(vhost: "VHost", thing: Any) -> dict[str, Any]:
         "auto_delete": thing.auto_delete,
         "exclusive": thing.exclusive,
         "arguments": plain(thing.arguments),
-        "state": "down" if thing.lost else "running",
+        "state": _queue_state(thing),
         "policy": thing.effective.policy,
         "operator_policy": thing.effective.operator_policy,
         "effective_policy_definition": plain(definition),
@@ -74,6 +74,12 @@ def queue(vhost: "VHost", thing: Any) -> dict[str, Any]:
         "order_journal": thing.journaled,
         "message_stats": stats_of(thing),
     }  # fmt: skip
+
+
+def _queue_state(thing: Any) -> str:
+    if thing.lost:
+        return "down"
+    return "running" if thing.paused_at is None else "paused"
 
 
 def _exclusive_tag(thing: Any) -> str | None:

@@ -8,7 +8,7 @@ from brokerd.operations.counting import Histogram, times_of
 from brokerd.operations.group import GroupTotals
 from brokerd.operations.jobs import ON_LOOP, Pace, Steps, Wait
 from brokerd.operations.lists import Listing, Page, Paging, find_vhost, vhosts_to_list
-from brokerd.operations.rows import Field, Name, Operation, Right, TypedDict, Who, request
+from brokerd.operations.rows import Done, Field, Name, Operation, Right, TypedDict, Who, request
 
 if TYPE_CHECKING:
     from brokerd.node import Node
@@ -23,7 +23,7 @@ class QueueRow(TypedDict):
     auto_delete: bool
     exclusive: bool
     arguments: dict[str, Any]
-    state: str  # running, or down: its files are lost
+    state: str  # running, paused by an operator, or down: its files are lost
     policy: Name | None
     operator_policy: Name | None
     effective_policy_definition: dict[str, Any]
@@ -384,6 +384,26 @@ def _purge(node: "Node", who: Who, request: PurgeRequest) -> Lasting:
     return Lasting(node, steps())
 
 
+# --- queue pause, queue resume
+
+
+@request
+class PauseRequest:
+    queue: Annotated[str, Field("The queue's name.", argument=True)]
+    vhost: Annotated[str, Field("Vhost of the queue.")] = "/"
+
+
+def _pause(node: "Node", who: Who, request: PauseRequest) -> Lasting:
+    from brokerd.operations.pausing import pause
+
+    return pause(node, who, request.vhost, request.queue)
+
+
+def _resume(node: "Node", who: Who, request: PauseRequest) -> Lasting:
+    from brokerd.operations.pausing import resume
+
+    return resume(node, who, request.vhost, request.queue)
+
 
 # --- queue release, queue skip
 
@@ -472,6 +492,21 @@ OPERATIONS = (
         Each queue is copied as it is at one instant.  The broker writes the folder OUT, which must be new or empty.
         """,
         DumpRequest, Dumped, Right("administrator"), _dump, changes=True, job=True, aliases=("dump",),
+    ),
+    Operation(
+        "queue", "pause",
+        """Hand out no message of a queue until it is resumed, also over restarts.
+
+        It still takes messages.  What is out may be settled, and what comes back waits with the others.
+        """,
+        PauseRequest, Done, Right("management", "configure", on="queue"), _pause, changes=True, job=True,
+        aliases=("pause_queue",),
+    ),
+    Operation(
+        "queue", "resume",
+        "Let a paused queue hand out messages again.",
+        PauseRequest, Done, Right("management", "configure", on="queue"), _resume, changes=True, job=True,
+        aliases=("resume_queue",),
     ),
     Operation(
         "queue", "release",

@@ -44,6 +44,7 @@ class Facts(NamedTuple):
     rules: Rules = PLAIN
     stops: tuple[tuple[int, int], ...] = ()  # the first messages behind which nothing goes out: number, failures
     waiting: int = 0  # messages that wait before they are tried again
+    paused: bool = False  # by an operator
 
 
 class Guarantee(NamedTuple):
@@ -109,6 +110,7 @@ def facts_of(queue: Any) -> Facts:
         max_priority=queue.max_priority,
         getters=queue.getter_count,
         rules=queue.rules,
+        paused=queue.paused_at is not None,
         **_held(queue.gate),
     )
 
@@ -166,6 +168,8 @@ def _standstill(facts: Facts) -> Iterable[str]:
 
 def _notes(facts: Facts) -> Iterable[str]:
     rules, dead = facts.rules, "dropped"
+    if facts.paused:
+        yield "an operator has paused the queue: no message goes out until `queue resume`"
     if rules.dead_letter is not None:
         dead = f"dead-lettered to exchange '{rules.dead_letter.exchange}'"
     if rules.message_ttl_ms is not None:

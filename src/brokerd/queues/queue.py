@@ -101,11 +101,13 @@ class Queue(plane.Queue):
         "effective",
         "firehose",
         "getters",
+        "has_folder",
         "key_files",
         "missed_told",
         "name",
         "owner",
         "parks_of",
+        "paused_at",
         "redriven",
         "regrouping",
         "rules",
@@ -142,7 +144,7 @@ class Queue(plane.Queue):
         self.arguments = arguments or NO_ARGUMENTS
         self.owner = owner
         self.bindings: Incoming = []
-        self.deleted = False
+        self.deleted = self.has_folder = False
         self.rules: Rules = PLAIN  # one object for all queues without rules: they cost nothing
         self.dead_letters: DeadLetters | None = None
         self.firehose: Firehose | None = None  # sees deliveries while ``reports_deliveries``
@@ -153,6 +155,7 @@ class Queue(plane.Queue):
         self.redriven: list[int] | None = None  # messages that stand before later ones of their groups; None: not read
         self.parks_of: plane.Groups | None = None  # the rule under which parked groups were looked for
         self.regrouping = False  # another rule of groups is being put in force
+        self.paused_at: int | None = None  # ms since 1970: an operator has paused it; None: it is not
         self.side_file: SideFile | None = None  # notes consumers while there is an order journal
         self.stream: plane.Stream | None = None  # what serves the readers of a stream; None: the queue is no stream
         if queue_type(self.arguments) == "stream":
@@ -189,6 +192,7 @@ class Queue(plane.Queue):
 
     def make_directory(self) -> None:
         """Make the queue's folder, with its name in it.  Raises OSError."""
+        self.has_folder = True
         try:
             os.mkdir(self.directory)
         except FileNotFoundError:  # the folder of all transient queues of the vhost
@@ -273,6 +277,12 @@ class Queue(plane.Queue):
         """The policies that apply; to waiting rooms none does."""
         return NONE_APPLY if self.name.startswith(WAITING_ROOM_PREFIX) else policies.effective(self.name, self.kind)
 
+    def hold(self, paused_at: int | None) -> None:
+        """Hand out nothing from now on, because an operator has paused the queue; None: go on, if nothing else holds
+        it."""
+        self.paused_at = paused_at
+        self.paused = paused_at is not None or self.lost or self.regrouping
+
     # --- message groups
 
     def _group(self, rules: Rules) -> None:
@@ -295,10 +305,11 @@ class Queue(plane.Queue):
 
     def _regroup(self, gate: plane.Groups) -> Iterator[None]:
         """Put another rule of groups in force where many messages wait by the former.  Nothing goes out meanwhile."""
-        paused, self.paused = self.paused, True
+        self.paused = True
         while not self.deleted and self.gate is gate and not gate.unlist(UNLISTED_AT_ONCE):
             yield
-        self.paused, self.regrouping = paused, False
+        self.regrouping = False
+        self.hold(self.paused_at)
         if not self.deleted:
             self._group(self.rules)
             self._set_retry(self.rules)
@@ -369,6 +380,12 @@ class Queue(plane.Queue):
             if offset:
                 yield
 
+    def found_pause(self) -> None:
+        """Its folder says that it was paused."""
+        from brokerd.queues.pause import read_pause  # Few queues are.
+
+        self.hold(read_pause(self.directory))
+
     # --- the order journal
 
     def _switch_journal(self, rules: Rules, policies: "Policies | None") -> None:
@@ -383,6 +400,7 @@ class Queue(plane.Queue):
 
     def begin_recovery(self, policies: "Policies | None") -> None:
         """Before its segments are recovered: what they are kept for is known."""
+        self.has_folder = True
         if not self.arguments and not policies:
             return
         definition = self._effective(policies).definition if policies else NO_ARGUMENTS

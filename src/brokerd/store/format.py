@@ -377,7 +377,7 @@ FORMER_KEYS = struct.Struct("<IIQ16sI4xQQQ")
 FORMER_KEYS_NEVER = (1 << 48) - 1
 
 REDRIVE_PREFIX = "redrive."   # of files in a vhost's folder: dead letters on their way back (vhost/redrives)
-REDRIVEN_FILE = "redriven"     # in a queue's folder: messages that stand in their group before later ones
+REDRIVEN_FILE, PAUSED_FILE = "redriven", "paused"   # In a queue's folder: see queues/redriven and queues/pause.
 COMMIT_PREFIX = "tx."
 SHARED_COMMIT_PREFIX = "tx.shared."
 AGAIN_COMMIT_PREFIX = "tx.again."

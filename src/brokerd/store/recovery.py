@@ -59,6 +59,7 @@ class Recoverable(Protocol):
                        acks: int, capacity: int, ready_octets: int, synced: bool, generation: int = 0,
                        level: int = 0, doubted: int = 0, created: int = 0) -> None: ...
     def finish_recovery(self, next_seq: int, *, suspect: bool, last_ts: int = 0, last_number: int = 0) -> None: ...
+    def found_pause(self) -> None: ...
 
 
 def recover(queue: Recoverable, disk: Disk, suspect: bool, report: Callable[[Finding], object],
@@ -90,6 +91,8 @@ def recover(queue: Recoverable, disk: Disk, suspect: bool, report: Callable[[Fin
         next_seq, last_ts = max(next_seq, found.next_seq), max(last_ts, found.last_ts)
         last_number = max(last_number, found.last_number)
         journaled = journaled or found.journaled
+        if found.paused:
+            queue.found_pause()
     queue.finish_recovery(next_seq, suspect=suspect, last_ts=last_ts, last_number=last_number)
     return journaled
 
@@ -155,7 +158,7 @@ class _Recovery:
     """One directory.  ``next_seq`` is right as soon as ``segments()`` has returned."""
 
     __slots__ = ("_directory", "_disk", "_names", "_report", "_scan", "_stream", "_suspect", "journaled", "last_number",
-                 "last_ts", "next_seq")
+                 "last_ts", "next_seq", "paused")
 
     def __init__(self, directory: str, disk: Disk, suspect: bool, report: Callable[[Finding], object],
                  scan: Scan, stream: bool) -> None:
@@ -168,13 +171,14 @@ class _Recovery:
         self._names: set[str] = set()
         self.next_seq = 1
         self.last_ts = self.last_number = 0
-        self.journaled = False
+        self.journaled = self.paused = False
 
     def segments(self) -> list[_Segment]:
         try:
             self._names = set(self._disk.names(self._directory))
         except FileNotFoundError:
             return []
+        self.paused = layout.PAUSED_FILE in self._names
         kept: set[str] = set()
         if layout.KEPT_FOLDER in self._names:
             self.journaled = True

@@ -284,7 +284,7 @@ class Upkeep:
     def remove_files(self, queue: "Queue") -> None:
         """Remove the folder of a queue that was dropped."""
         journaled = self._journals is not None and queue.directory in self._journals.entries
-        if queue.next_seq > 1 or journaled:
+        if queue.next_seq > 1 or queue.has_folder or journaled:
             # Its own files go with the folder.  By their names they would hit those of a later queue of that name.
             self._leaving.extend(self._core.take_garbage())
             own = f"{queue.directory}/"
