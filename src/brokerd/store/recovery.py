@@ -54,7 +54,6 @@ class Recoverable(Protocol):
 
     directory: str
     max_priority: int
-
     def attach_segment(self, number: int, *, end: int, records: int, settled: int, base_seq: int, delivered: int,
                        acks: int, capacity: int, ready_octets: int, synced: bool, generation: int = 0,
                        level: int = 0, doubted: int = 0, created: int = 0) -> None: ...
@@ -89,9 +88,8 @@ def recover(queue: Recoverable, disk: Disk, suspect: bool, report: Callable[[Fin
                 acks=s.entries, capacity=s.capacity, ready_octets=s.ready_octets, synced=s.sealed == layout.SYNCED,
                 generation=s.generation, level=level, doubted=s.doubted, created=s.created)
         next_seq, last_ts = max(next_seq, found.next_seq), max(last_ts, found.last_ts)
-        last_number = max(last_number, found.last_number)
-        journaled = journaled or found.journaled
-        if found.paused:
+        last_number, journaled = max(last_number, found.last_number), journaled or found.journaled
+        if layout.PAUSED_FILE in found.names:
             queue.found_pause()
     queue.finish_recovery(next_seq, suspect=suspect, last_ts=last_ts, last_number=last_number)
     return journaled
@@ -157,8 +155,8 @@ class _Segment:
 class _Recovery:
     """One directory.  ``next_seq`` is right as soon as ``segments()`` has returned."""
 
-    __slots__ = ("_directory", "_disk", "_names", "_report", "_scan", "_stream", "_suspect", "journaled", "last_number",
-                 "last_ts", "next_seq", "paused")
+    __slots__ = ("_directory", "_disk", "_report", "_scan", "_stream", "_suspect", "journaled", "last_number",
+                 "last_ts", "names", "next_seq")
 
     def __init__(self, directory: str, disk: Disk, suspect: bool, report: Callable[[Finding], object],
                  scan: Scan, stream: bool) -> None:
@@ -168,30 +166,27 @@ class _Recovery:
         self._report = report
         self._scan = scan
         self._stream = stream
-        self._names: set[str] = set()
+        self.names: set[str] = set()
         self.next_seq = 1
         self.last_ts = self.last_number = 0
-        self.journaled = self.paused = False
+        self.journaled = False
 
     def segments(self) -> list[_Segment]:
         try:
-            self._names = set(self._disk.names(self._directory))
+            self.names = set(self._disk.names(self._directory))
         except FileNotFoundError:
             return []
-        self.paused = layout.PAUSED_FILE in self._names
         kept: set[str] = set()
-        if layout.KEPT_FOLDER in self._names:
-            self.journaled = True
+        self.journaled = not self.names.isdisjoint((layout.KEPT_FOLDER, layout.SIDE_FILE))
+        if layout.KEPT_FOLDER in self.names:
             kept = set(self._disk.names(self._path(layout.KEPT_FOLDER)))
             self._finish_moves(kept)
-        elif layout.SIDE_FILE in self._names:
-            self.journaled = True
-        if self.journaled or any(name.startswith("journal.") for name in self._names):
-            self.last_number = max(highest_number(self._names), highest_number(kept))
+        if self.journaled or any(name.startswith("journal.") for name in self.names):
+            self.last_number = max(highest_number(self.names), highest_number(kept))
             if self._suspect:
                 self._count_seq(highest_seq(self._directory, kept, self._disk, self._scan))
         self._tidy()
-        numbers = sorted((n for name in self._names if name.startswith("msgs.")
+        numbers = sorted((n for name in self.names if name.startswith("msgs.")
                           and (n := layout.segment_number(name)) is not None), reverse=True)
         found: list[_Segment] = []
         for number in numbers:      # Backwards, because the last usable segment must be read through.
@@ -220,39 +215,39 @@ class _Recovery:
         A file that is there already has moved: loss of power brought its old name back, with octets of then.
         """
         kept = self._path(layout.KEPT_FOLDER)
-        for name in sorted(there - self._names):
+        for name in sorted(there - self.names):
             number = layout.segment_number(name) if name.startswith("msgs.") else None
             if number is None:
                 continue
             for other in (layout.journal_name(number), layout.acks_name(number), layout.chain_name(number)):
-                if other in self._names:
+                if other in self.names:
                     if other in there:
                         self._disk.unlink(self._path(other))
                         text = "its segment is settled and kept, with a later one; removed"
                     else:
                         self._disk.rename(self._path(other), f"{kept}/{other}")
                         text = "its segment is settled and kept; moved to it"
-                    self._names.discard(other)
+                    self.names.discard(other)
                     self._add_finding("leftover", self._path(other), 0, 0, text)
             if self._suspect:   # Now, because a crash before retention reads it would let this power cut be forgotten.
                 seal(kept, number, self._disk, power_lost=True)
-        for number in sorted(filter(None, map(layout.segment_number, self._names))):
-            if layout.segment_name(number) in there & self._names:
+        for number in sorted(filter(None, map(layout.segment_number, self.names))):
+            if layout.segment_name(number) in there & self.names:
                 self._undo_move(number, there)
 
     def _undo_move(self, number: int, there: set[str]) -> None:
         """Loss of power brought back the name of records that had moved: the acks that moved with them settle them."""
         for other in {layout.journal_name(number), layout.acks_name(number), layout.chain_name(number)} & there:
-            if other not in self._names:
+            if other not in self.names:
                 self._disk.rename(self._path(f"{layout.KEPT_FOLDER}/{other}"), self._path(other))
-                self._names.add(other)
+                self.names.add(other)
                 text = "its segment has its old name again; moved to it"
                 self._add_finding("leftover", self._path(other), 0, 0, text)
 
     def _tidy(self) -> None:
         """Remove spare segments, and acks files, indexes, chains and journals whose records went before them; finish or
         undo compactions."""
-        names = self._names
+        names = self.names
         begun = {name[5:-4] for name in names if name.endswith(".new") and name[:5] in ("msgs.", "acks.")}
         for digits in sorted(begun):
             self._settle_compaction(f"msgs.{digits}", f"acks.{digits}")
@@ -272,19 +267,19 @@ class _Recovery:
 
     def _remove_acks(self) -> None:
         """Remove the acks files of a stream: they say nothing.  The next start need not list them."""
-        acks = [name for name in self._names if name.startswith("acks.") and layout.segment_number(name) is not None]
+        acks = [name for name in self.names if name.startswith("acks.") and layout.segment_number(name) is not None]
         for name in acks:
             self._disk.unlink(self._path(name))
-            self._names.discard(name)
+            self.names.discard(name)
         if acks:
             text = f"{len(acks)} acks files beside the segments of a stream, which needs none; removed"
             self._add_finding("leftover", self._directory, 0, 0, text)
 
     def _remove_journals(self) -> None:
-        for name in stale_journals(self._directory, self._names, self._disk):
+        for name in stale_journals(self._directory, self.names, self._disk):
             path = self._path(name)
             self._disk.unlink(path)
-            self._names.discard(name)
+            self.names.discard(name)
             self._add_finding("leftover", path, 0, 0, "its segment was removed before; removed")
 
     def _settle_compaction(self, msgs: str, acks: str) -> None:
@@ -295,19 +290,19 @@ class _Recovery:
         finish = written is not None and written in (generations[msgs], generations[acks])
         for name in (msgs, acks):
             new = name + ".new"
-            if new not in self._names:
+            if new not in self.names:
                 continue
             if finish and generations[new] == written:
                 self._disk.rename(self._path(new), self._path(name))
-                self._names.add(name)
+                self.names.add(name)
             else:
                 self._disk.unlink(self._path(new))
-            self._names.discard(new)
+            self.names.discard(new)
         self._add_finding("leftover", self._path(msgs), 0, 0, f"a compaction was {'finished' if finish else 'undone'}")
 
     def _generation(self, name: str) -> int | None:
         """The generation in the header of a segment or acks file; None: the file is missing or not usable."""
-        if name not in self._names:
+        if name not in self.names:
             return None
         header = self._header(self._path(name))
         at, crc_end = (32, layout.SEGMENT_CRC_END) if name.startswith("msgs.") else (16, layout.ACKS_CRC_END)
@@ -328,7 +323,7 @@ class _Recovery:
             more += 1
             aside = f"{path}.damaged.{more}"
         self._disk.rename(path, aside)
-        self._names.discard(os.path.basename(path))
+        self.names.discard(os.path.basename(path))
         self._add_finding("damaged", path, 0, 0, f"{text}; put aside as {aside}")
 
     # --- segments
@@ -339,7 +334,7 @@ class _Recovery:
             self._put_aside(path, "no queue has a segment of this number")
             return None
         journal = layout.journal_name(number)
-        if journal in self._names:      # The plane opens it when it has an event, and can refuse no start then.
+        if journal in self.names:      # The plane opens it when it has an event, and can refuse no start then.
             self._disk.close(self._disk.open(self._path(journal)))
         fd = self._disk.open(path, os.O_RDWR)
         try:
@@ -387,13 +382,13 @@ class _Recovery:
         recycled = self._suspect and other is not None and other < number
         if records == 0 and (never_written or recycled):
             self._disk.unlink(path)
-            if acks in self._names:
+            if acks in self.names:
                 self._disk.unlink(self._path(acks))
             self._add_finding("leftover", path, 0, 0, "a new segment that nothing was written into; removed")
             return
         self._count_seq(last_seq)
         self._put_aside(path, f"{text}; at least {records} records are in it")
-        if acks in self._names:
+        if acks in self.names:
             self._put_aside(self._path(acks), "its segment is damaged")
 
     def _read_through(self, s: _Segment, fd: int, whole: bool, last: bool) -> int:
@@ -455,7 +450,7 @@ class _Recovery:
     def _recover_acks(self, s: _Segment) -> None:
         name = layout.acks_name(s.number)
         path = self._path(name)
-        if name not in self._names:
+        if name not in self.names:
             if self._suspect and s.records:
                 self._begin_acks(s, path)
             return                  # Else no message was delivered: the plane makes the file before a delivery.
