@@ -54,7 +54,8 @@ export function Log() {
   const { lines, error } = useLines(level, contains);
   return (
     <>
-      <div class="title"><h1>Log</h1></div>
+      <div class="title"><h1>Log</h1><span class="space" />
+        <a href="/api/logs" download="logs.txt">Download</a></div>
       <section class="card">
         <p class="quiet">The last lines since the broker's start, as they come. The latest stands first.</p>
         <form class="tools" onSubmit={(event) => event.preventDefault()}>

@@ -60,6 +60,14 @@ def test_a_vhost_gets_limits(site):
     expect(row).to_contain_text("max-queues 500")
 
 
+def test_the_log_can_be_saved(site):
+    window = site.open("log")
+    with window.expect_download() as saved:
+        window.get_by_role("link", name="Download").click()
+    assert saved.value.suggested_filename == "logs.txt"
+    assert "[INFO] brokerd - listening on" in saved.value.path().read_text()
+
+
 def test_the_log_shows_what_comes_and_filters_it(site):
     window = site.open("log")
     lines = window.get_by_role("region", name="Log").locator("tbody tr")
