@@ -44,8 +44,8 @@ interface Counters {
 }
 
 const WORDS: Record<string, string> = {
-  "strict-fifo": "Each message is settled before a later one is handed out, redeliveries included.",
-  "fifo-per-priority": "Within each priority, each message is settled before a later one is handed out.",
+  "strict-fifo": "Each message is settled before a later one is delivered, redeliveries included.",
+  "fifo-per-priority": "Within each priority, each message is settled before a later one is delivered.",
   "best-effort": "Messages go out in order, but clients may already work on later ones when one comes back.",
 };
 

@@ -42,7 +42,7 @@ def test_what_the_broker_put_there_itself_has_no_publisher():
     (event("delivered", 1500, {"connection": 3}, delivery_tag=4, redelivered=True, by_get=True, count=2),
      "+1.5 µs  delivered  to connection 3, tag 4, redelivered, by basic.get, failed deliveries: 2"),
     (event("delivered", 1500, {"number": 9}, delivery_tag=4, no_ack=True, before_start=True),
-     "+1.5 µs  delivered  to consumer 9, tag 4, without ack, handed out before the broker's last start"),
+     "+1.5 µs  delivered  to consumer 9, tag 4, without ack, delivered before the broker's last start"),
     (event("returned", 1500, CONSUMER, cause="nack", count=1),
      "+1.5 µs  returned  by 't' (127.0.0.1:1), nack, failed deliveries: 1"),
     (event("returned", 1500, cause="broker started"), "+1.5 µs  returned  broker started"),

@@ -11,7 +11,7 @@ ONE = Reader("a", 1)
 
 @pytest.mark.parametrize(("facts", "name", "reasons"), [
     (Facts(), STRICT, ["no consumer"]),
-    (Facts((ONE,)), STRICT, ["one consumer with prefetch 1: a message is settled before the next is handed out"]),
+    (Facts((ONE,)), STRICT, ["one consumer with prefetch 1: a message is settled before the next is delivered"]),
     (Facts((ONE, ONE)), BEST_EFFORT, ["2 consumers compete"]),
     (Facts((Reader("a", 10),)), BEST_EFFORT, ["prefetch 10: up to 9 messages may overtake a returned one"]),
     (Facts((Reader("a", 2),)), BEST_EFFORT, ["prefetch 2: 1 message may overtake a returned one"]),

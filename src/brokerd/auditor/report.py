@@ -73,10 +73,10 @@ RULES = {
         "A later message was delivered while a returned one waited at its place.", JOURNAL),
     "overtaking": Rule(
         "Overtaking", USE,
-        "No later message is handed out between a message's first delivery and its redelivery. With one consumer and "
+        "No later message is delivered between a message's first delivery and its redelivery. With one consumer and "
         "a prefetch of 1 this holds. With a prefetch of N, up to N-1 later messages are out already when one returns; "
         "with several consumers, as many as they hold together.",
-        "A returned message was delivered again after later ones had been handed out: work was done out of order. "
+        "A returned message was delivered again after later ones had been delivered: work was done out of order. "
         "The message did return to its own place; those that overtook it had left before.", JOURNAL),
     "priority": Rule(
         "Priority", PROMISE,
@@ -84,8 +84,8 @@ RULES = {
         "A message was delivered while one of higher priority waited.", JOURNAL),
     "delivery_limit": Rule(
         "Delivery limit", PROMISE,
-        "With a delivery limit of N, a message is handed out at most N+1 times.",
-        "A message was handed out more often than its limit allows.", JOURNAL),
+        "With a delivery limit of N, a message is delivered at most N+1 times.",
+        "A message was delivered more often than its limit allows.", JOURNAL),
     "limit_kept": Rule(
         "Limit kept", PROMISE,
         "A message that failed more often than the delivery limit is dead-lettered, or dropped where no dead letter "

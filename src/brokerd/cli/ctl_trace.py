@@ -116,7 +116,7 @@ def _details(event: dict[str, Any]) -> list[str]:
         details.append(f"tag {event['delivery_tag']}")
         details += [text for name, text in (
             ("redelivered", "redelivered"), ("by_get", "by basic.get"), ("no_ack", "without ack"),
-            ("before_start", "handed out before the broker's last start"),
+            ("before_start", "delivered before the broker's last start"),
         ) if event.get(name)]  # fmt: skip
     if event.get("count") and event["what"] in COUNTING:
         details.append(f"failed deliveries: {event['count']}")

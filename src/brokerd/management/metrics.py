@@ -199,8 +199,8 @@ def _whole(node: dict[str, Any], *, depth: bool = True) -> Iterator[Family]:
 
 HISTOGRAMS = (
     ("rabbitmq_message_size_bytes", "message_octets", "Sizes of published messages."),
-    ("brokerd_message_waiting_seconds", "waiting_seconds", "From the publish of a message to each hand-out."),
-    ("brokerd_message_working_seconds", "working_seconds", "From the hand-out of a message to its settlement."),
+    ("brokerd_message_waiting_seconds", "waiting_seconds", "From the publish of a message to each delivery."),
+    ("brokerd_message_working_seconds", "working_seconds", "From the delivery of a message to its settlement."),
 )
 
 

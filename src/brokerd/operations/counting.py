@@ -100,7 +100,7 @@ def histograms_of(core: "plane.Core") -> dict[str, Histogram]:
 
 
 def times_of(thing: "plane.Core | plane.Queue") -> dict[str, Histogram]:
-    """How long messages waited for a hand-out, and how long consumers worked on them."""
+    """How long messages waited for a delivery, and how long consumers worked on them."""
     return {
         name: {"bounds": list(TIME_BOUNDS), "counts": list(counts), "sum": ns / 1e9}
         for name, (counts, ns) in zip(("waiting_seconds", "working_seconds"), thing.times or (), strict=False)

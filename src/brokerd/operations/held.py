@@ -1,6 +1,6 @@
 """The job that lists what clients hold of a queue: which consumer has which message, and since when, the oldest first.
 
-A channel's deliveries stand in the order of their hand-outs, so the oldest of a queue are among the first of each
+A channel's deliveries stand in the order in which they were made, so the oldest of a queue are among the first of each
 channel: the job looks at no more of them than it may show.  It looks in pieces, and is no snapshot of one moment.
 Knows nothing of rights.
 """

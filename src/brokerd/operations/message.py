@@ -26,7 +26,7 @@ class UnackedRequest:
 
 class UnackedRow(TypedDict):
     seq: int
-    held_ms: int  # since the hand-out
+    held_ms: int  # since the delivery
     since: int  # ms since the epoch
     by: Literal["consumer", "get", "receipt"]  # basic.get; a receipt of "message receive"
     consumer_tag: Name | None

@@ -141,7 +141,7 @@ def payload_of(body: bytes, encoding: str) -> tuple[str, str]:
 def walk(queue: "Queue", from_seq: int, most: int) -> Iterator[tuple[Any, ...] | None]:
     """The ready messages from that number on, in order; None where others may have their turn.
 
-    Where the queue has priorities it is the order in which they would be handed out, and one look takes all.
+    Where the queue has priorities it is the order in which they would be delivered, and one look takes all.
     """
     if queue.max_priority:
         yield from queue.browse(from_seq, most)

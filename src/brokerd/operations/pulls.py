@@ -3,7 +3,7 @@
     receive ─> out, under a receipt ─ ack ──────────────> settled
                                     ─ nack, or no word ─> ready again, at its own place
 
-A message that is out was handed out as by basic.get: counts, journals and message groups see no difference, and if the
+A message that is out was delivered as by basic.get: counts, journals and message groups see no difference, and if the
 broker dies it is ready again.  A receipt counts until its time is over; then the message returns as one whose
 consumer timed out.  The same attempt id gets the same messages again, as far as they are still out.
 

@@ -173,7 +173,7 @@ class Change:
     # --- what is done
 
     def _apply(self) -> Steps:
-        """Carry out the decision.  No target hands out a message before the last is stored: a start that finds the
+        """Carry out the decision.  No target delivers a message before the last is stored: a start that finds the
         decision relies on all of them being in their files, or never stored."""
         targets = {step.target for step in self._steps if step.target is not None}
         held = [target for target in targets if not target.paused]

@@ -1,11 +1,11 @@
 """The guarantee of order that a queue gives now, and why: facts about the queue in, a name and plain words out.
 
-    strict-fifo          each message is settled before a later one is handed out, redeliveries included
+    strict-fifo          each message is settled before a later one is delivered, redeliveries included
     fifo-per-priority    the same within each priority level
     fifo-per-group       the same within each message group, however many consumers work
     best-effort          clients may already have worked on messages behind one that comes back
 
-Every queue hands out its lowest ready message first, under each of these names.  The name is about the order in which
+Every queue delivers its lowest ready message first, under each of these names.  The name is about the order in which
 clients work on the messages.  Knows nothing of what has happened: ``plane.Queue.order_counts`` counts that.
 """
 
@@ -71,7 +71,7 @@ def find_guarantee(facts: Facts) -> Guarantee:
     elif facts.max_priority:
         why = "one consumer with prefetch 1"
     else:
-        why = "one consumer with prefetch 1: a message is settled before the next is handed out"
+        why = "one consumer with prefetch 1: a message is settled before the next is delivered"
     if facts.max_priority:
         levels = f"messages of higher priority go first, {facts.max_priority + 1} levels"
         return Guarantee(PER_PRIORITY, [levels, why], notes)
@@ -96,7 +96,7 @@ def _guarantee_of_groups(facts: Facts, rule: "GroupRule", working: tuple[Reader,
         reasons = [f"exclusive groups: up to {rule.most} messages of a group are out, in order, all with one consumer",
                    "a returned message takes the later ones of its group back"]
     else:
-        reasons = ["exclusive groups: a message is settled before the next of its group is handed out"]
+        reasons = ["exclusive groups: a message is settled before the next of its group is delivered"]
     if facts.rules.retry is not None:
         reasons.append("delayed retry: a group waits behind its returned message, and other groups go on")
     where = f"header {' or '.join(rule.headers)}" if rule.by == "header" else f"property {rule.by}"

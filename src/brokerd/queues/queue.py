@@ -1,4 +1,4 @@
-"""A queue: where messages wait.  The data plane stores and hands out the messages; here are the rules around them.
+"""A queue: where messages wait.  The data plane stores and delivers the messages; here are the rules around them.
 
 Name, properties and arguments do not change after declare.  Arguments and policies together make ``rules``; the data
 plane is told when they change.  The exchanges keep ``bindings`` up to date.  ``owner`` is the connection that an
@@ -444,7 +444,7 @@ class Queue(plane.Queue):
                     return
                 plane.enter_keys_that_wait(self, segment["number"], segment["level"])
                 yield
-            plane.enter_keys_that_wait(self)  # Those that were handed out meanwhile.
+            plane.enter_keys_that_wait(self)  # Those that were delivered meanwhile.
             return
         kept: list[tuple[int, int]] = []
         for found in known.load(self.directory, range(self.max_priority + 1), suspect=suspect):
