@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from brokerd.alarms import TRIM_FROM_OCTETS, TRIM_SECONDS, TRIM_SECONDS_MOST, TRIM_SECONDS_WHILE_LOW, Alarms
+from brokerd.alarms import TRIM_FROM_OCTETS, TRIM_SECONDS, TRIM_SECONDS_MOST, TRIM_SECONDS_WHILE_LOW, Alarms, Memory
 from brokerd.config import Config
 from brokerd.server.values import settings_of
 
@@ -18,11 +18,11 @@ class World:
     def __init__(self):
         self.free, self.used, self.room, self.has_room = 100, 0, False, True
         self.core = SimpleNamespace(blocked=False)
-        self.free_in_heap, self.trims, self.trimmed_low = 0, 0, []
+        self.free_in_heap, self.objects, self.trims, self.trimmed_low = 0, 100, 0, []
         self.told, self.asked, self.let_go = [], [], 0
         self.alarms = Alarms(
-            self.core, free_disk=lambda: self.free, has_room=lambda: self.has_room, used_memory=lambda: self.used,
-            memory_octets=1000, make_room=self.make_room, trim_memory=self.trim,
+            self.core, free_disk=lambda: self.free, has_room=lambda: self.has_room, make_room=self.make_room,
+            memory=Memory(lambda: self.used, lambda: self.objects, self.trim, 1000),
             tell=lambda what, raised: self.told.append((what, raised)))
         self.alarms.blocked.add(self)
         self.settings = settings_of(Config())._replace(
@@ -225,6 +225,18 @@ def test_while_trimming_gives_little_back_it_is_done_less_and_less_often(world):
     waits = [later - sooner for sooner, later in pairwise(seconds)]
     assert waits[:6] == [TRIM_SECONDS << n for n in range(1, 6)] + [TRIM_SECONDS_MOST]
     assert set(waits[6:]) == {TRIM_SECONDS_MOST}
+
+
+def test_a_minute_after_many_clients_left_the_heap_is_trimmed_though_trims_had_become_rare(world):
+    world.settings = world.settings._replace(memory_high_watermark_octets=1 << 40)
+    for _ in range(10 * TRIM_SECONDS):
+        world.check(used=8 * TRIM_FROM_OCTETS)
+    trims = world.trims
+    for _ in range(TRIM_SECONDS):
+        world.check(used=7 * TRIM_FROM_OCTETS, free_in_heap=6 * TRIM_FROM_OCTETS, objects=60)
+        if world.trims > trims:
+            break
+    assert (world.trims, world.used) == (trims + 1, TRIM_FROM_OCTETS)
 
 
 def test_what_clients_left_is_given_back_in_the_end_though_about_as_much_was_used_before(world):

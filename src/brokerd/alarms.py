@@ -13,7 +13,7 @@ Knows nothing of vhosts, of connections except that they can be unblocked, or of
 import os
 from collections.abc import Callable
 from logging import getLogger
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from brokerd.store.disk import NO_DESCRIPTORS
 
@@ -37,12 +37,29 @@ class Blocked(Protocol):
         """Go on: all alarms are over."""
 
 
+class Memory(NamedTuple):
+    """How the memory of this process is measured.
+
+    ``used()`` is what the process has from the kernel, in octets, ``objects()`` how many Python objects there are, more
+    or less.  ``trim(low)`` gives back to the kernel what the heap has free; ``low``: there is an alarm, or will be.
+    ``there`` is how many octets there are.
+    """
+
+    used: Callable[[], int] = lambda: 0
+    objects: Callable[[], int] = lambda: 0
+    trim: Callable[[bool], object] = lambda low: None
+    there: int = 0
+
+
+UNMEASURED = Memory()
+
+
 class Alarms:
     """The alarms of one broker, and the connections that wait for their end (``blocked``)."""
 
     __slots__ = (
-        "_core", "_disk_full", "_free_disk", "_freed", "_has_room", "_make_room", "_memory_octets", "_raised",
-        "_since_trim", "_tell", "_trim_memory", "_trim_wait", "_trimmed_octets", "_trying", "_used_memory",
+        "_core", "_disk_full", "_free_disk", "_freed", "_has_room", "_make_room", "_memory", "_raised",
+        "_since_trim", "_tell", "_trim_wait", "_trimmed_objects", "_trimmed_octets", "_trying",
         "blocked", "excess_octets",
     )  # fmt: skip
 
@@ -52,27 +69,22 @@ class Alarms:
         *,
         free_disk: Callable[[], int],
         has_room: Callable[[], bool],
-        used_memory: Callable[[], int],
-        memory_octets: int,
+        memory: Memory,
         make_room: Callable[[int, int], bool],
         tell: Callable[[str, bool], object],
-        trim_memory: Callable[[bool], object] = lambda low: None,
     ) -> None:
-        """``free_disk()`` and ``used_memory()`` measure, in octets; ``memory_octets`` is how much memory there is.
+        """``free_disk()`` measures, in octets.
         ``has_room()`` tries whether the disk takes one more file: it may have octets free, but no inode or quota.
         ``make_room(free, limit)`` is called first: it returns whether there will be enough in a moment.
-        ``tell(what, raised)`` is called at the beginning and end of each alarm.  ``trim_memory(low)`` gives back
-        to the kernel what the heap has free; ``low``: there is an alarm, or will be."""
+        ``tell(what, raised)`` is called at the beginning and end of each alarm."""
         self._core = core
         self._free_disk = free_disk
         self._has_room = has_room
-        self._used_memory = used_memory
-        self._trim_memory = trim_memory
-        self._trimmed_octets = 0  # used when it was trimmed last
+        self._memory = memory
+        self._trimmed_octets = self._trimmed_objects = 0  # when it was trimmed last
         self._since_trim = self._trim_wait = TRIM_SECONDS
         self._freed = 0  # octets that were given up since then, and may still count as used
         self.excess_octets = 0  # more than what is used while memory is not scarce
-        self._memory_octets = memory_octets
         self._make_room = make_room
         self._tell = tell
         self._raised: set[str] = set()
@@ -95,7 +107,7 @@ class Alarms:
                 return 0
 
         return {
-            "alarms": sorted(self._raised), "mem_used": measured(self._used_memory),
+            "alarms": sorted(self._raised), "mem_used": measured(self._memory.used),
             "mem_limit": self.memory_limit(settings), "disk_free": measured(self._free_disk),
             "disk_free_limit": settings.free_disk_min_octets,
         }  # fmt: skip
@@ -173,9 +185,10 @@ class Alarms:
         """How much memory is used.
 
         The heap is trimmed first if more than the limit is used, if much more or less is used than after the last trim,
-        or if that was long ago.  What many clients have left lies between what is still used, and would count for ever.
-        Each trim that gives back less than a tenth doubles the time until the next one of the last kind."""
-        used = self._used_memory()
+        if there are far fewer objects than then, or if that was long ago.  What many clients have left lies between
+        what is still used, and would count for ever.  Each trim that gives back less than a tenth doubles the time
+        until the next one of the last kind."""
+        used = self._memory.used()
         self._since_trim += 1
         low = bool(limit and used > limit)
         if self._freed or low:
@@ -183,14 +196,21 @@ class Alarms:
         else:
             is_alike = self._trimmed_octets * 3 <= used * 4 and used * 2 <= self._trimmed_octets * 3
             wait = self._trim_wait if is_alike else TRIM_SECONDS
-            is_time = used >= TRIM_FROM_OCTETS and self._since_trim >= wait
+            is_time = used >= TRIM_FROM_OCTETS and (self._since_trim >= wait or self._has_lost_objects())
         if is_time:
-            self._trim_memory(low)
-            before, used = used, self._used_memory()
+            self._memory.trim(low)
+            before, used = used, self._memory.used()
             gave_little = before - used < before // 10
             self._trim_wait = min(2 * self._trim_wait, TRIM_SECONDS_MOST) if gave_little else TRIM_SECONDS
             self._trimmed_octets, self._since_trim, self._freed = used, 0, 0
+            self._trimmed_objects = self._memory.objects()
         return used
+
+    def _has_lost_objects(self) -> bool:
+        """Whether a third of the objects that were there at the last trim is gone.
+
+        Asked once a minute, because to count them may take some ms."""
+        return self._since_trim % TRIM_SECONDS == 0 and self._memory.objects() * 3 < self._trimmed_objects * 2
 
     def note_freed(self, octets: int) -> None:
         """So much was given up because memory is scarce.  It counts as free before the heap is trimmed."""
@@ -199,7 +219,7 @@ class Alarms:
 
     def memory_limit(self, settings: "Settings") -> int:
         """From how many octets on memory is low; 0: no limit."""
-        share = self._memory_octets * settings.memory_high_watermark_percent // 100
+        share = self._memory.there * settings.memory_high_watermark_percent // 100
         return settings.memory_high_watermark_octets or share
 
     @property

@@ -15,7 +15,7 @@ from socket import gethostname
 from typing import TYPE_CHECKING, Any
 
 from brokerd import plane
-from brokerd.alarms import Alarms
+from brokerd.alarms import UNMEASURED, Alarms, Memory
 from brokerd.auth.logins import Logins
 from brokerd.auth.users import MAX_CHANNELS, MAX_CONNECTIONS
 from brokerd.clock import Clock
@@ -82,9 +82,7 @@ class Node:
         submit_logins: Submit | None = None,
         sync_files: Callable[[Files, Done], object] | None = None,
         sync_failed: Callable[[BaseException], object],
-        used_memory: Callable[[], int] = lambda: 0,
-        memory_octets: int = 0,
-        trim_memory: Callable[[bool], object] = lambda low: None,
+        memory: Memory = UNMEASURED,
         call_at: CallAt | None = None,
         descriptors: Budget | None = None,
         look_every_ns: int = LOOK_EVERY_NS,
@@ -92,7 +90,7 @@ class Node:
         """``submit(work, done)`` runs work() in one thread, then done(error or None) on the loop; ``submit_slow``
         in another, for work that no client waits for; ``submit_logins`` in one for passwords.  ``sync_files`` syncs a
         few files in a third (see GroupCommit); without it the first does.  ``sync_failed`` is called when a sync has
-        failed: then the broker can promise nothing.  ``used_memory()``: how much of ``memory_octets`` is in use.
+        failed: then the broker can promise nothing.  ``memory``: see Alarms.
         ``call_at(when, callback)`` calls back on the loop at that time (ns since the epoch); without it times to live
         and delays are precise to the second.  ``descriptors``: None is no limit.  ``look_every_ns``: while messages
         wait for a time, the clock is looked at so often, in case that somebody sets it."""
@@ -129,8 +127,7 @@ class Node:
         self.upkeep.definition_logs = LogKeeper(self.vhosts, self.core, self.commit, submit_slow)
         self.alarms = Alarms(
             self.core, free_disk=lambda: disk.free_octets(data.path), has_room=lambda: disk.takes_a_file(data.path),
-            used_memory=used_memory, trim_memory=trim_memory, memory_octets=memory_octets,
-            make_room=self.upkeep.make_room, tell=self._tell_alarm,
+            memory=memory, make_room=self.upkeep.make_room, tell=self._tell_alarm,
         )  # fmt: skip
         self.blocked, self.hoarders = self.alarms.blocked, Hoarders(self.core, self.alarms)
         self.transaction_memory, self.logins = TransactionMemory(), Logins(users, lambda: self.settings, clock)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import uvloop
 
 from brokerd import __version__
+from brokerd.alarms import Memory
 from brokerd.auth import Permissions, Users
 from brokerd.clock import Clock
 from brokerd.descriptors import Budget, raise_limit
@@ -278,9 +279,7 @@ class Server:
             submit_logins=self.login_thread.submit,
             sync_files=None if only_by_disk else self.file_syncs.begin,
             sync_failed=self._storage_lost,
-            used_memory=memory.used_octets,
-            trim_memory=trim_memory,
-            memory_octets=memory.available_octets(),
+            memory=Memory(memory.used_octets, sys.getallocatedblocks, trim_memory, memory.available_octets()),
             call_at=self._call_at,
             descriptors=self.descriptors,
             look_every_ns=look_every_ns,
