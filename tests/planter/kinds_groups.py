@@ -200,7 +200,7 @@ def group_goes_on_during_a_retry(view, one):
     since = max(event_of(one, RETRY).ts, event_of(one, RETURNED).ts)
     if other.record.ts > since:
         raise NotHere("it was published later")
-    hand_out(view, other, other.events[-2], since, delivery_after(one, RETRY).ts)
+    hand_out(view, other, other.events[-2], since, min(delivery_after(one, RETRY).ts, since + EARLY_NS))
 
 
 # --- parks

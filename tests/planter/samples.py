@@ -147,7 +147,11 @@ class Worker:
         self.channel.queue_declare(self.queue, passive=True)
 
     def work(self, count, decide=lambda number, redelivered: "ack"):
-        """Settle so many deliveries, the oldest first, as ``decide`` says."""
+        """Settle so many deliveries, the oldest first, as ``decide`` says.
+
+        Each is done before the next: else the machine decides how many of them the broker reads at once, and what it
+        delivers in between.
+        """
         for _ in range(count):
             self.take()
             tag, number, redelivered = self.held.popleft()
@@ -160,7 +164,7 @@ class Worker:
                 self.channel.basic_reject(tag, requeue=True)
             else:
                 self.channel.basic_reject(tag, requeue=False)
-        self.flush()
+            self.flush()
         return self
 
     def recover(self):
