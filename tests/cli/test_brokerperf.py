@@ -134,6 +134,24 @@ def test_a_stream_that_cannot_be_right_ends_the_link_with_a_reason(stream, error
     assert error in consumed(stream + bytes(1) if "frame_max" in error else stream).error
 
 
+def test_who_reads_the_reason_while_it_is_written_reads_nothing_or_all_of_it():
+    text = b"x" * 255
+    closed = method(1, (20, 40), b"\x01\x94\xff" + text + b"\0\0\0\0")
+    whole = f"the broker closed the channel: 404 {text.decode()}"
+    seen = set()
+    for _ in range(300):
+        with Wire(closed) as wire:
+            wire.link.expect(ack_every=0, queues=1, producers=1)
+            thread = threading.Thread(target=wire.link.consume, args=(b"",))
+            thread.start()
+            reason = wire.link.error
+            while not reason:
+                reason = wire.link.error
+            seen.add(reason)
+            thread.join(SECONDS)
+    assert seen == {whole}
+
+
 @given(st.binary(max_size=300))
 def test_no_octets_bring_a_link_down_with_anything_but_a_reason(octets):
     assert consumed(delivery(1, numbered(0, 0)) + octets).error

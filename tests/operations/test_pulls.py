@@ -100,7 +100,7 @@ def test_a_shorter_time_than_before_is_kept_too(place):
 
 
 def test_many_messages_return_in_pieces(place, monkeypatch):
-    monkeypatch.setattr(pulls, "RETURNED_AT_ONCE", 2)
+    monkeypatch.setattr(pulls, "LOOKED_AT_ONCE", 2)
     place.publish(*[b"m"] * 5)
     place.receive(5, visible_s=1)
     seen = []
@@ -117,6 +117,42 @@ def test_what_is_settled_in_time_leaves_no_trace(place):
     assert len(place.pulls._looks) <= 101
     place.later(0)
     assert place.pulls._pullers == {}
+
+
+def test_looks_at_what_was_settled_in_time_are_in_pieces(place, monkeypatch):
+    place.publish(*[b"m"] * 7)
+    rows = place.receive(6, visible_s=1) + place.receive(1, visible_s=1.5)
+    place.pulls.settle(place.find(*rows[:6]))
+    monkeypatch.setattr(pulls, "LOOKED_AT_ONCE", 2)
+    seen = []
+    while place.wakes:
+        place.wake()
+        seen.append((len(place.pulls._looks), place.queue.ready))
+    assert seen == [(5, 0), (3, 0), (1, 0), (0, 1)]
+
+
+def test_each_message_returns_in_its_time_while_the_looks_at_others_are_thrown_away(place, monkeypatch):
+    place.publish(*[b"%d" % number for number in range(400)])
+    rows = place.receive(400, visible_s=30_000)
+    kept = rows[::40]
+    for at, row in enumerate(kept):         # The times fall: each needs a look of its own.
+        place.pulls.extend(place.find(row), 1000 - at)
+    place.pulls.settle(place.find(*[row for row in rows if row not in kept]))
+    lengths = [len(place.pulls._looks)]
+    while lengths[-1] > 120:
+        place.publish(b"more")
+        place.pulls.settle(place.find(*place.receive(visible_s=40_000)))
+        lengths.append(len(place.pulls._looks))
+        assert lengths[-2] - lengths[-1] <= pulls.MOVED_AT_ONCE
+    assert len(lengths) > 70                # Else all was thrown away at once.
+    due = [990 + number for number in range(1, 11)]
+    seen = []
+    while len(seen) < 10:
+        ready = place.queue.ready
+        place.wake()
+        seen += [place.now - 100] * (place.queue.ready - ready)
+    assert seen == due
+    assert bodies(place.receive(20)) == [row["body"] for row in kept]
 
 
 def test_a_refused_message_returns_at_once_or_after_its_delay(place):
@@ -176,6 +212,23 @@ def test_receipts_of_a_deleted_queue_go(place):
     place.later(1)
     assert place.pulls.receipts == {}
     assert row["receipt"]
+
+
+def test_many_receipts_of_a_deleted_queue_go_in_pieces_and_none_of_them_is_settled(place, monkeypatch):
+    monkeypatch.setattr(pulls, "LOOKED_AT_ONCE", 2)
+    place.publish(*[b"m"] * 7)
+    place.receive(7, visible_s=1)
+    place.queue.deleted = True
+    place.queue.drop()
+    place.pulls.tick()
+    seen = [len(place.pulls.receipts)]
+    place.now += 1
+    for _ in range(3):
+        place.pulls._return_overdue()       # The time of all is over: nothing returns any more.
+    while place.pulls.receipts:
+        place.pulls._forget_some()
+        seen.append(len(place.pulls.receipts))
+    assert seen == [5, 3, 1, 0]
 
 
 def test_a_payload_is_text_or_base64(place):

@@ -4,12 +4,14 @@ from collections import Counter
 from types import SimpleNamespace
 
 import pytest
+from tests.plane.test_retire import descriptors_below
 from tests.vhost.test_vhost import described, durable_part, make_exchange, make_queue, publish
 
 from brokerd.errors import PreconditionFailed
 from brokerd.vhost import definitions, deletions
 from brokerd.vhost.vhost import VHost
 from brokerd.wire import methods
+from brokerd.wire.frames import body_frames, header_frame
 
 MANY = deletions.BINDINGS_AT_ONCE + 20
 
@@ -171,6 +173,20 @@ def test_a_consumer_whose_channel_closes_or_whose_tag_is_used_again_meanwhile_is
     assert client.read() == []
     assert publish(client, "other") is False
     assert vhost.queue("other").consumer_count == 1
+
+
+def test_a_deleted_queue_gives_all_its_files_up_however_many_they_are(vhost, client):
+    queue = make_queue(vhost, "q", arguments={"x-max-priority": 100})
+    for priority in range(101):
+        client.raw(methods.BasicPublish(routing_key="q").frame(1)
+                   + header_frame(1, b"\0\x3c\0\0" + (1).to_bytes(8) + b"\x08\0" + bytes([priority]))
+                   + body_frames(1, b"m", 4096))
+    assert queue.ready == 101
+    directory = queue.directory
+    assert descriptors_below(directory) > 100
+    steps = sum(1 for _ in deletions.delete_queue(vhost, queue))
+    assert descriptors_below(directory) == 0
+    assert steps >= 5       # In pieces: others have their turns between them.
 
 
 # --- exchanges

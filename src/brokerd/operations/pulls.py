@@ -15,7 +15,7 @@ nothing of rights.
 import os
 from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Callable
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from math import inf
 from struct import unpack_from
 from typing import TYPE_CHECKING, Any
@@ -32,7 +32,8 @@ RECEIPTS_MAX = 100_000
 ATTEMPTS_MAX = 10_000
 ATTEMPT_S = 300.0  # how long an attempt id gives the same messages
 SHOWN_MAX = 40  # characters of a wrong receipt in its refusal
-RETURNED_AT_ONCE = 500  # messages whose time is over; others have their turn before the next
+LOOKED_AT_ONCE = 200  # receipts whose time is over; others have their turn before the next
+MOVED_AT_ONCE = 4  # entries of a heap that is made anew; each new entry moves so many
 _TEXT = ("utf-8", "surrogateescape")
 
 
@@ -63,6 +64,7 @@ class _Puller(plane.Connection):
         self.attach(self.out, -1)
         self.channel = plane.Channel(self, 1)
         self.receipts: set[str] = set()
+        self.is_gone = False
 
     def take(self) -> tuple[int, bool, bytes, bytes, bytes, bytes] | None:
         """Tag, redelivered, exchange, routing key, properties and body of the queue's next message; None: none can go
@@ -113,11 +115,50 @@ class Receipt:
         self.row = row | {"receipt": self.name, "seq": seq}  # {}: nobody may ask for it again
 
 
+class _Looks:
+    """When to look at which receipt: a heap.
+
+    Most entries are of messages that were settled in time.  When they are more than the others, the heap becomes the
+    old one, and each new entry moves some that still count into a new heap.
+    """
+
+    __slots__ = ("_heap", "_old")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, str]] = []
+        self._old: list[tuple[float, str]] = []
+
+    def __len__(self) -> int:
+        return len(self._heap) + len(self._old)
+
+    def put(self, receipt: Receipt, receipts: dict[str, Receipt]) -> None:
+        """Look at the receipt at the time that it says.  ``receipts``: all that are out."""
+        heappush(self._heap, (receipt.looked_at, receipt.name))
+        for _ in range(min(MOVED_AT_ONCE, len(self._old))):
+            when, name = self._old.pop()  # Without its last entry, a heap is one.
+            other = receipts.get(name)
+            if other is not None and other.looked_at == when:
+                heappush(self._heap, (when, name))
+        if not self._old and len(self._heap) > 2 * len(receipts) + 100:
+            self._heap, self._old = [], self._heap
+
+    def first(self) -> float:
+        """When the next look is; inf: never."""
+        return min(self._heap[0][0] if self._heap else inf, self._old[0][0] if self._old else inf)
+
+    def take(self) -> tuple[float, str]:
+        """Take the next entry off."""
+        if not self._heap or (self._old and self._old[0] < self._heap[0]):
+            return heappop(self._old)
+        return heappop(self._heap)
+
+
 class Pulls:
     """The messages that all queues of a broker have given out to receivers."""
 
     __slots__ = (
-        "_attempts", "_call_in", "_core", "_looks", "_make_number", "_monotonic", "_pullers", "_wakes", "receipts",
+        "_attempts", "_call_in", "_core", "_forgotten", "_looks", "_make_number", "_monotonic", "_pullers", "_wakes",
+        "receipts",
     )  # fmt: skip
 
     def __init__(
@@ -129,7 +170,8 @@ class Pulls:
         self._make_number = make_number
         self._monotonic = monotonic
         self._call_in = call_in
-        self._looks: list[tuple[float, str]] = []  # a heap: when to look at which receipt
+        self._looks = _Looks()
+        self._forgotten: list[set[str]] = []  # receipts of deleted queues
         self._wakes = inf  # when this is called back next
         self._pullers: dict[Queue, _Puller] = {}
         self._attempts: dict[tuple[Queue, str], tuple[float, list[Receipt]]] = {}  # until when, and what it got
@@ -227,10 +269,7 @@ class Pulls:
         if back >= receipt.looked_at:
             return
         receipt.looked_at = back
-        heappush(self._looks, (back, receipt.name))
-        if len(self._looks) > 2 * len(self.receipts) + 100:  # Most are of messages that were settled in time.
-            self._looks = [(each.looked_at, each.name) for each in self.receipts.values()]
-            heapify(self._looks)
+        self._looks.put(receipt, self.receipts)
         self._wake_at(back)
 
     def _wake_at(self, when: float) -> None:
@@ -244,22 +283,23 @@ class Pulls:
 
     def _return_overdue(self) -> None:
         """Return messages when their time is over; if these are many, the rest in the next call."""
-        now, some = self._monotonic(), 0
-        while self._looks and self._looks[0][0] <= now and some < RETURNED_AT_ONCE:
-            when, name = heappop(self._looks)
+        now, some = self._monotonic(), False
+        for _ in range(LOOKED_AT_ONCE):
+            if self._looks.first() > now:
+                break
+            when, name = self._looks.take()
             receipt = self.receipts.get(name)
-            if receipt is None or receipt.looked_at != when:
+            if receipt is None or receipt.looked_at != when or receipt.puller.is_gone:
                 continue
             receipt.looked_at = inf
             if receipt.back > now:
                 self._return_at(receipt, receipt.back)
             else:
                 self._settle(receipt, receipt.cause)
-                some += 1
+                some = True
         if some:
             self._core.turn()
-        if self._looks:
-            self._wake_at(self._looks[0][0])
+        self._wake_at(self._looks.first())
 
     def tick(self) -> None:
         """Return messages when their time is over, and forget attempts and receipts that are not needed any more."""
@@ -269,14 +309,28 @@ class Pulls:
             del self._attempts[key]
         for queue in [queue for queue, puller in self._pullers.items() if queue.deleted or not puller.channel.unacked]:
             puller = self._pullers.pop(queue)
-            for name in puller.receipts:
-                self.receipts.pop(name, None)
+            puller.is_gone = True
+            if puller.receipts:
+                self._forgotten.append(puller.receipts)
             puller.detach()
+        self._forget_some()
+
+    def _forget_some(self) -> None:
+        """Forget receipts of deleted queues; if these are many, the rest in the next call."""
+        for _ in range(LOOKED_AT_ONCE):
+            if not self._forgotten:
+                return
+            self.receipts.pop(self._forgotten[-1].pop(), None)
+            if not self._forgotten[-1]:
+                self._forgotten.pop()
+        if self._forgotten:
+            self._call_in(0.0, self._forget_some)
 
     def close(self) -> None:
         """Return all messages, because the broker stops."""
         self.receipts.clear()
-        self._looks.clear()
+        self._looks = _Looks()
+        self._forgotten.clear()
         self._attempts.clear()
         for puller in self._pullers.values():
             puller.detach()
