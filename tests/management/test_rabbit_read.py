@@ -1,5 +1,7 @@
 """RabbitMQ's lists and single things, seen by those who may."""
 
+from urllib.parse import quote
+
 import pytest
 from tests.server.clients import close_all, connect
 
@@ -102,3 +104,30 @@ def test_what_is_not_there_is_a_404(filled, path):
                                   "users/without-permissions", "policies", "operator-policies", "policies/%2F"])
 def test_what_is_there_is_shown(filled, path):
     filled.http.get(f"/api/{path}")
+
+
+def test_a_queue_and_a_channel_tell_who_got_how_many_of_which_messages(shared):
+    channel, other = connect(shared).channel(), connect(shared).channel()
+    channel.confirm_delivery()
+    for name, count in (("mine", 3), ("both", 4)):
+        channel.queue_declare(name)
+        for _ in range(count):
+            channel.basic_publish("", name, b"x")
+    channel.basic_qos(prefetch_count=1)
+    channel.basic_consume("mine", lambda *_: None)
+    other.basic_consume("both", lambda *_: None, auto_ack=True)
+    channel.basic_consume("both", lambda *_: None)
+    other.connection.process_data_events(0)
+    name = shared.http.get("/api/queues/%2F/mine")["consumer_details"][0]["channel_details"]["name"]
+    found = shared.http.get("/api/queues/%2F/both")["deliveries"]
+    rows = {row["channel_details"]["name"]: row["stats"] for row in found}
+    assert rows.pop(name)["deliver_get"] == 0
+    (stats,) = rows.values()
+    assert {key: stats[key] for key in ("deliver", "deliver_no_ack", "deliver_get")} == {
+        "deliver": 0, "deliver_no_ack": 4, "deliver_get": 4}
+    assert stats["deliver_get_details"] == {"rate": 0.0}
+    found = shared.http.get(f"/api/channels/{quote(name)}")
+    assert [(row["queue"], row["stats"]["deliver"], row["stats"]["deliver_get"]) for row in found["deliveries"]] == [
+        ({"name": "both", "vhost": "/"}, 0, 0), ({"name": "mine", "vhost": "/"}, 1, 1)]
+    assert found["publishes"] == []
+    close_all()

@@ -347,3 +347,17 @@ def test_no_consumer_with_credit_is_forgotten(make_bench, seed):
     for queue in course.queues.values():
         assert queue.unacked == 0
         assert not (queue.ready and queue.consumers)
+
+
+def test_a_consumer_counts_what_it_got_again_and_again(bench, connection):
+    queue = filled(bench, connection, b"q", 3)
+    channel = connection.channels[1]
+    consume(channel, queue, b"acks")
+    bench.turns()
+    connection.feed(nack(1, 3, multiple=True, requeue=True))
+    bench.turns()
+    assert channel.consumers[b"acks"].delivered == 6
+    other = filled(bench, connection, b"other", 4)
+    channel.consume(other, b"none", no_ack=True, exclusive=False, priority=0, arguments={})
+    bench.turns()
+    assert (channel.consumers[b"none"].delivered, channel.consumers[b"acks"].delivered) == (4, 6)

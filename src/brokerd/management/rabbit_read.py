@@ -150,7 +150,7 @@ async def _queue(call: Call) -> Response:
         **shape.queue(row),
         "consumer_details": [shape.consumer(each) for each in consumers["items"]],
         "incoming": [],
-        "deliveries": [],
+        "deliveries": shape.deliveries(consumers["items"], "channel_details"),
     }
     return as_json(only_columns(shown, call.query))
 
@@ -163,12 +163,11 @@ async def _channel(call: Call) -> Response:
     if not rows:
         raise NotThere
     consumers = await call.ask("consumer list", vhost=rows[0]["vhost"])
-    shown = shape(rows[0])
-    make = (await shapes_of(call)).consumer
-    shown["consumer_details"] = [
-        make(each) for each in consumers["items"]
-        if (each["connection"], each["channel"]) == (rows[0]["connection"], rows[0]["number"])
-    ]  # fmt: skip
+    shown, shapes_ = shape(rows[0]), await shapes_of(call)
+    mine = [each for each in consumers["items"]
+            if (each["connection"], each["channel"]) == (rows[0]["connection"], rows[0]["number"])]  # fmt: skip
+    shown["consumer_details"] = [shapes_.consumer(each) for each in mine]
+    shown["publishes"], shown["deliveries"] = [], shapes_.deliveries(mine, "queue")
     return as_json(only_columns(shown, call.query))
 
 

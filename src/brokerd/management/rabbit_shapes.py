@@ -15,6 +15,7 @@ QUEUE_STATS = {
     "publish": ("publish",), "deliver": ("deliver",), "get": ("get",), "ack": ("ack",), "redeliver": ("redeliver",),
     "deliver_get": ("deliver", "get"),
 }  # fmt: skip
+DELIVERY_STATS = ("deliver", "deliver_no_ack", "deliver_get")
 Shape = Callable[[dict[str, Any]], dict[str, Any]]
 
 
@@ -130,6 +131,20 @@ class Shapes:
                 "peer_host": host.strip("[]"), "peer_port": int(port) if port.isdecimal() else 0,
             },
         }  # fmt: skip
+
+    def deliveries(self, rows: list[dict[str, Any]], by: str) -> list[dict[str, Any]]:
+        """What the consumers of a queue, or of a channel, got since each began: together for each channel
+        (``channel_details``) or ``queue``."""
+        found: dict[Any, tuple[Any, dict[str, float]]] = {}
+        for row in rows:
+            key = (row["vhost"], row["queue"], row["connection"], row["channel"])
+            _, counters = found.setdefault(key, (self.consumer(row)[by], dict.fromkeys(DELIVERY_STATS, 0)))
+            for name in ("deliver_get", "deliver" if row["ack_required"] else "deliver_no_ack"):
+                counters[name] += row["messages_delivered"]
+        return [
+            {by: thing, "stats": with_rates(counters, self.samples.rates_of(("deliveries", key), counters))}
+            for key, (thing, counters) in found.items()
+        ]
 
 
 def as_it_is(row: dict[str, Any]) -> dict[str, Any]:

@@ -29,6 +29,7 @@ class ConsumerRow(TypedDict):
     activity_status: str
     arguments: dict[str, Any]
     messages_unacknowledged: int
+    messages_delivered: int  # since it began to consume
     consumer_timeout: int  # ms; -1: none
 
 

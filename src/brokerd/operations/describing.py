@@ -191,6 +191,7 @@ def consumer(thing: Any) -> dict[str, Any]:
         "activity_status": "up" if queue_.active is None else ("single_active" if active else "waiting"),
         "arguments": plain(thing.arguments),
         "messages_unacknowledged": thing.unacked,
+        "messages_delivered": thing.delivered,
         "consumer_timeout": thing.timeout_ms,
     }
 

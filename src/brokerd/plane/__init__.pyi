@@ -332,6 +332,7 @@ class Consumer:
     tag: bytes; queue: Queue; channel: Channel; arguments: dict
     no_ack: bool; exclusive: bool; priority: int; prefetch: int
     unacked: int
+    delivered: int         # messages that it got, since it is there
     timeout_ms: int        # how long a delivery may be unacked; -1: for ever
     number: int            # identifies it in journals; 0: it has none
 

@@ -458,6 +458,7 @@ cdef struct consumer_t:
     uint32_t number             # in journals
     uint32_t at_gate            # what the queue's gate noted here; 0: nothing
     uint32_t prefetch, unacked  # prefetch 0: no limit
+    uint64_t delivered          # messages that it got, since it is there
     int64_t timeout             # ns that a delivery may be unacked; -1: for ever
     bint timeout_closes, no_ack
     bint numbers                # its deliveries have the headers x-message-seq and x-message-ns

@@ -29,6 +29,10 @@ cdef class Consumer:
     def unacked(self):
         return self.c.unacked
 
+    @property
+    def delivered(self):
+        return self.c.delivered
+
 
 @cython.no_gc_clear
 cdef class Channel:

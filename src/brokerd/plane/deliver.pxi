@@ -241,6 +241,7 @@ cdef void send_body(channel_t *ch, place_t *t, uint64_t body_n) noexcept nogil:
 
 cdef inline void count_served(level_t *level, consumer_t *c, bint is_last) noexcept nogil:
     """c has got a message, the last one of its turn or not: then it goes to the end of its ring.  Without credit it leaves it."""
+    c.delivered += 1
     if not c.no_ack:
         c.unacked += 1
         if c.prefetch and c.unacked >= c.prefetch:
