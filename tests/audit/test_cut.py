@@ -3,12 +3,14 @@
 import os
 import threading
 
+import numpy as np
 import pika
 import pytest
 import runs
 import writer
 from tests.audit import plant
 
+from brokerd.audit import layout as shapes
 from brokerd.audit import segment
 from brokerd.audit.cut import find_queues, is_open, last_time
 from brokerd.audit.files import Source, open_source
@@ -123,6 +125,47 @@ def test_a_message_that_is_rejected_after_the_cut_accuses_nobody(tmp_path, acked
         assert data.delivered_below in (data.positions[passed], data.positions[passed - 1] + 1)
         found = scan(source, triple._replace(cut=cut), DEFAULTS)
         assert (found.results["agreement"].found, found.results["agreement"].uncovered) == (0, 0)
+
+
+def test_a_message_of_a_group_that_returns_after_the_cut_accuses_nobody(tmp_path):
+    """In place of the return stands an entry that sets it aside in its group, and the hand-out behind it is later."""
+    rows = [(T + 110, 1, layout.DELIVERED), (T + 200, 2, layout.DELIVERED),
+            (T + 300, 1, layout.RETURNED, layout.CAUSE_CHANNEL, 1, 1),
+            (T + 301, 1, layout.SET_ASIDE, layout.WAS_OUT, 1, 1),
+            (T + 310, 1, layout.DELIVERED, layout.REDELIVERED, 1, 1), (T + 320, 1, layout.ACKED, 0, 1, 1)]
+    level = writer.Level(writer.messages(range(1, 4), [T + n for n in range(3)]), writer.events(rows))
+    root = writer.write_queue(tmp_path / "data", level, writer.Options(settings={"groups": {"mode": "exclusive"}}))
+    path = f"{root}/vhost/queue/acks.0000000001"
+    with open(path, "r+b") as file:
+        octets = file.read()
+        entries = np.frombuffer(octets, shapes.ENTRY, offset=64)
+        without = entries[entries["kind"] & 0x0F != layout.RETURNED]
+        file.seek(64)
+        file.write(without.tobytes().ljust(len(octets) - 64, b"\0"))
+    writer.put_word(path, 32, int(np.count_nonzero(without["position"])))
+    source = open_source(root)
+    ((triple,),) = [queue.triples for queue in source.queues()]
+    for cut, entries in ((T + 250, 0), (T + 305, 1), (T + 315, 2)):
+        assert segment.read_triple(source, triple._replace(cut=cut)).entries.size == entries
+        found = scan(source, triple._replace(cut=cut), DEFAULTS)
+        assert (found.results["agreement"].found, found.results["agreement"].uncovered) == (0, 0)
+
+
+def test_a_replay_after_the_cut_is_none_that_an_earlier_kill_cut_off(tmp_path):
+    """Its entry is there, and its event is left out with those that are later."""
+    done = [(T + 100 * seq + k, seq, type_) for seq in (1, 2) for k, type_ in (
+        (0, layout.DELIVERED), (1, layout.ACKED))]
+    rows = [*done, (T + 300, 0, layout.STARTED, layout.RESTARTED), (T + 400, 3, layout.DELIVERED),
+            (T + 500, 1, layout.REPLAYED), (T + 501, 1, layout.EVENT_REPLAYED),
+            (T + 510, 1, layout.DELIVERED, layout.REDELIVERED | layout.BEFORE_START), (T + 520, 1, layout.ACKED)]
+    level = writer.Level(writer.messages(range(1, 5), [T + n for n in range(4)]), writer.events(rows))
+    root = writer.write_queue(tmp_path / "data", level, writer.Options())
+    source = open_source(root)
+    ((triple,),) = [queue.triples for queue in source.queues()]
+    for cut, again, unsaid in ((T + 450, (0, 0), 0), (T + 505, (1, 1), 0), (T + 515, (2, 2), 0), (T + 600, (3, 3), 0)):
+        data = segment.read_triple(source, triple._replace(cut=cut))
+        assert (data.events_again.size, data.entries_again.size) == again
+        assert data.unsaid == unsaid
 
 
 def test_the_cut_is_the_time_of_the_last_record_or_event_of_any_level(tmp_path):

@@ -255,3 +255,16 @@ def test_a_stop_is_kept_until_an_operator_acts(tmp_path, steps, groups, wrong):
 
 def test_queues_without_these_rules_have_no_such_verdicts(tmp_path):
     assert judged(tmp_path, [out(2), out(1)], groups=None) == {}
+
+
+def test_behind_a_stop_stand_messages_of_lower_priorities_and_not_those_of_higher_ones(tmp_path):
+    stopped = [(T + STEP * k, 2, type_, reason, ONE) for k, (type_, reason) in enumerate(
+        ((DELIVERED, 0), (RETURNED, 1), (PARKED_EVENT, REASON_LIMIT)), 1)]
+    for name, level, wrong in (("lower", 0, [1]), ("higher", 2, [])):
+        path = writer.write_queue(tmp_path / name, {
+            1: writer.Level(writer.messages([2], [T - 99]), writer.events(stopped)),
+            level: writer.Level(writer.messages([1], [T - 100]), writer.events([(T + STEP * 5, 1, DELIVERED, 0, ONE)])),
+        }, writer.Options(settings={"delivery_limit_action": "block"}))
+        (one,) = audit(open_source(str(path)), Options(audits=frozenset({"stop_kept"})))
+        assert [(row["verdict"], [found["seq"] for found in one.findings]) for row in one.audits] == [
+            ("violated" if wrong else "held", wrong)]

@@ -17,8 +17,18 @@ from tests.planter.files import (
     REDELIVERED,
     RETURNED,
 )
+from tests.planter.kinds_groups import EARLY_NS, HOUR_MS, group_of, hand_out
 from tests.planter.planting import NotHere, message
-from tests.planter.play_groups import REPLAY, REPLAYED
+from tests.planter.play_groups import (
+    GROUP_PARKED,
+    GROUP_RELEASED,
+    PARKED,
+    RELEASED,
+    REPLAY,
+    REPLAYED,
+    RETRY,
+    TOKEN,
+)
 
 REPLAYED_ENTRY = 13
 
@@ -182,3 +192,116 @@ def lower_priority_before_a_replayed_one(view, one):
 def purged_after_it_failed_too_often_since_a_replay(view, one):
     since(one)[-1].touch(type=PURGED, reason=0)
     entries_since(one)[-1].touch(type=PURGED, reason=0)
+
+
+# --- groups, retries, stops and tokens
+
+
+def _last_spell(one):
+    """Its events since its last replay, or since its publish, without what says that the replay is over."""
+    return since(one) or [event for event in one.events if event.type != REPLAY]
+
+
+def _is_done(events):
+    return ([event.type for event in events if event.type != TOKEN] == [DELIVERED, ACKED]
+            and not events[-2].reason & (NO_ACKS | BEFORE_START))
+
+
+def _is_done_in_a_group(one):
+    return REPLAYED in one.shape and _is_done(since(one))
+
+
+def _next_of_group(view, one):
+    """The next message of its group that goes out after its replay: its events, and since when it is ready."""
+    begun = max(event.ts for event in one.events if event.type == REPLAYED)
+    for other in view.order:
+        if other.seq > one.seq and group_of(view, other) == group_of(view, one):
+            spell = _last_spell(other)
+            if _is_done(spell) and spell[0].ts > begun:
+                return other, spell, max([other.record.ts, begun] + [
+                    event.ts for event in other.events if event.type == REPLAYED])
+    raise NotHere("nothing of its group goes out later")
+
+
+@message("group_order group_owner", queues=("regrouped",), suits=_is_done_in_a_group, audit="group_order")
+def later_one_of_its_group_before_a_replayed_one(view, one):
+    """It waits since its replay, and a later one of its group goes out, and is acked, before it."""
+    other, spell, after = _next_of_group(view, one)
+    ts = since(one)[0].ts
+    for event in reversed(spell):
+        ts = view.time_before(ts, after)
+        other.part.move(event, ts)
+
+
+@message("group_owner group_order", queues=("regrouped",), suits=_is_done_in_a_group, audit="group_owner")
+def two_owners_after_a_replay(view, one):
+    """A later one of its group goes to another consumer before it is acked."""
+    other, spell, after = _next_of_group(view, one)
+    delivered, acked = since(one)[-2:]
+    consumer = view.another_consumer(delivered.ts, {delivered.consumer})
+    hand_out(view, other, spell[-2], max(delivered.ts, after), acked.ts, consumer)
+    spell[-1].touch(consumer=consumer)
+
+
+@message("group_owner group_order", queues=("regrouped",), suits=_is_done_in_a_group, audit="token_kept")
+def former_owner_settles_after_a_replay(view, one):
+    """As before, and the other one was told a newer token."""
+    two_owners_after_a_replay(view, one)
+    _, spell, _ = _next_of_group(view, one)
+    if spell[0].type != TOKEN:
+        raise NotHere("its owner was told no token")
+
+
+def _tries(one):
+    """Of its last spell: the event that names its next try, its return, and the delivery behind both."""
+    events = since(one)
+    retry = next((event for event in events if event.type == RETRY), None)
+    if retry is None:
+        return None
+    back = min((event for event in events if event.type == RETURNED), key=lambda event: abs(event.ts - retry.ts))
+    again = next((event for event in events if event.type == DELIVERED and event.ts > max(retry.ts, back.ts)), None)
+    return (retry, back, again) if again is not None and not again.reason & BEFORE_START else None
+
+
+@message(queues=("regrouped", "retried"), suits=_tries, audit="retry_kept")
+def tried_too_early_since_a_replay(view, one):
+    retry, back, again = _tries(one)
+    hand_out(view, one, again, max(retry.ts, back.ts), again.ts)
+    if again.ts > retry.ts + EARLY_NS:
+        raise NotHere("there is no time between")
+
+
+@message(queues=("regrouped", "retried"), suits=_tries, audit="retry_kept", undecidable=True)
+def tried_before_the_time_it_says_since_a_replay(view, one):
+    _tries(one)[0].touch(aux=HOUR_MS)
+
+
+@message(queues=("retried",), suits=_tries, audit="retry_kept")
+def retry_is_not_told_since_a_replay(view, one):
+    one.drop_events(_tries(one)[:1])
+
+
+@message("group_order group_owner", queues=("regrouped",), suits=_tries, audit="retry_kept")
+def group_goes_on_during_a_retry_since_a_replay(view, one):
+    retry, back, again = _tries(one)
+    other, spell, after = _next_of_group(view, one)
+    hand_out(view, other, spell[-2], max(retry.ts, back.ts, after), again.ts)
+
+
+def _stops(one):
+    """Since its replay something stopped at it, and went on: both events."""
+    events = since(one)
+    stop = next((event for event in events if event.type in (PARKED, GROUP_PARKED)), None)
+    go = next((event for event in events if event.type in (RELEASED, GROUP_RELEASED)), None)
+    return (stop, go) if stop is not None and go is not None else None
+
+
+@message(queues=("regrouped", "retried"), suits=_stops, audit="stop_kept")
+def nobody_released_it_since_its_replay(view, one):
+    one.drop_events(_stops(one)[1:])
+
+
+@message(queues=("retried",), suits=_stops, audit="stop_kept")
+def stop_is_not_told_since_a_replay(view, one):
+    """The acks say that the queue stopped, and the journal does not."""
+    one.drop_events(_stops(one)[:1])

@@ -11,7 +11,7 @@ from tests.planter.files import ASIDE, HANDED_OUT, RETURNED
 from tests.planter.play import GONE, MS, OUT, READY, Play
 
 PARKED, RELEASED, TOKEN, RETRY, REPLAYED, REPLAY, DUPLICATE, GROUP_PARKED, GROUP_RELEASED, REDRIVEN = range(16, 26)
-PARKS = 11                      # an entry: as one that sets aside
+PARKS, TRY = 11, 12             # entries: as one that sets aside, and a part of the time of the next try
 STOPS, RELEASES = (PARKED, GROUP_PARKED), (RELEASED, GROUP_RELEASED)
 REASONS = {PARKED: (4,), RELEASED: (0,), REPLAY: (0,), DUPLICATE: (1, 2, 3, 4), GROUP_PARKED: (4, 5),
            GROUP_RELEASED: (0,), REDRIVEN: (0,)}
@@ -107,6 +107,7 @@ class GroupPlay(Play):
         life.state, life.failed, life.settled, life.entries = READY, 0, (), []
         self.ready[part.level].add(event.seq)
         self.again.add(event.seq)
+        self.spared.pop(event.seq, None)
 
     # --- turns
 
@@ -125,6 +126,8 @@ class GroupPlay(Play):
         if group in self.stops:
             self.say("a parked group waits", seq, str(group))
         if not self.header:
+            if any(stop < seq for stop in self.stops):
+                self.say("nothing passes a stop", seq, str(self.stops))
             super().judge_turn(life, event, ts)
             return
         for each in self.groups[group] - {seq}:
@@ -159,7 +162,7 @@ class GroupPlay(Play):
         super().give_back(life, event)
         following = [each for each in self.events_of[event.seq]
                      if each.ts > event.ts and each.type not in (TOKEN, RETRY)]
-        if following and following[0].type in STOPS and life.entries[-1][0] == RETURNED:
+        if following and following[0].type == GROUP_PARKED and life.entries[-1][0] == RETURNED:
             life.entries.pop()          # Its entry is that of the park.
 
     def settle(self, life, event, ts):
@@ -196,6 +199,25 @@ def judge_keys(queue, play):
         if key and key in last and seq - last[key] < keys["size"]:
             play.say("keys count once", seq, f"{last[key]} has its key")
         last[key] = seq
+
+
+def judge_told(queue, play):
+    """Without groups, the journal has each next try and each stop before the acks have it."""
+    if play.header:
+        return
+    for part in queue.parts:
+        noted, last = defaultdict(int), {}
+        for entry in part.entries():
+            if entry.record is None:
+                continue
+            seq = entry.record.seq
+            noted[seq, PARKED] += entry.type == PARKS
+            noted[seq, RETRY] += entry.type == RETURNED and last.get(seq) == (TRY, 2)
+            last[seq] = entry.type, entry.reason
+        for (seq, kind), count in noted.items():
+            told = sum(1 for event in play.events_of[seq] if event.type == kind)
+            if count > told:
+                play.say("the journal has it first", seq, f"{count} of type {kind} in the acks, {told} in the journal")
 
 
 def is_played(queue):

@@ -8,6 +8,8 @@
     keyed       deduplication: some messages come twice
     replayed    settled messages stay; some are replayed, with the broker killed between
     again       the same, with three priorities and delivery limit 1
+    regrouped   message groups with tokens, retries and parks, in which settled messages are replayed
+    retried     the same without groups: it stops at a message that has failed too often since its replay
 """
 
 GROUPS = 8
@@ -23,9 +25,15 @@ QUEUES = {
     "keyed": JOURNAL | {"x-message-deduplication": True, "x-cache-size": KEYS},
     "replayed": JOURNAL | {"x-retention-bytes": 1 << 30},
     "again": JOURNAL | {"x-retention-bytes": 1 << 30, "x-max-priority": 2, "x-delivery-limit": 1},
+    "regrouped": GROUPED | RETRY | {"x-retention-bytes": 1 << 30, "x-delivery-limit": 2,
+                                    "x-delivery-limit-action": "park-group"},
+    "retried": JOURNAL | RETRY | {"x-retention-bytes": 1 << 30, "x-delivery-limit": 2,
+                                  "x-delivery-limit-action": "block"},
 }
 TOLD = {"x-group-info": True}       # argument of a consumer
 STUBBORN = 27                       # of ``grouped``
+STUBBORN_AGAIN = 9                  # of ``regrouped``
+STUBBORN_RETRIED = 2                # of ``retried``
 
 
 def customer_of(number):
@@ -48,6 +56,30 @@ def _decide_orders(number, redelivered):
 
 def _decide_again(number, redelivered):
     return "nack" if number % 7 == 3 else "ack"
+
+
+class Picky:
+    """Returns these messages the first time that it has them, and others each time."""
+
+    def __init__(self, once=(), always=()):
+        self.once, self.always = set(once), frozenset(always)
+        self.acked, self.failures = 0, 0                # ``failures`` of those that it always returns
+
+    def __call__(self, number, redelivered):
+        if number in self.always:
+            self.failures += 1
+            return "requeue"
+        if number in self.once:
+            self.once.remove(number)
+            return "nack" if number % 2 else "requeue"
+        self.acked += 1
+        return "ack"
+
+    def work(self, worker, acked, failures=0):
+        """Let it settle until it has acked and failed so often."""
+        while self.acked < acked or self.failures < failures:
+            worker.work(1, self)
+        return worker
 
 
 def first_life(story, control):
@@ -83,6 +115,34 @@ def first_life(story, control):
     worker("again", 3, "once").work(95, _decide_again).close()
     control("queue", "replay", "again", "--seqs", "5-30")
     worker("again", 2, "more").work(12, _decide_again).take(2)
+    _replayed_in_groups(story, control)
+
+
+def _replayed_in_groups(story, control):
+    """Two are parked since their replay: of ``regrouped`` two more of the group wait behind."""
+    story.publisher.publish("regrouped", range(140), headers=_headers)
+    one, two = story.worker("regrouped", 4, "a", TOLD), story.worker("regrouped", 3, "b", TOLD)
+    first = Picky(range(3, 140, 11))
+    for _ in range(5):
+        one.work(10, first)
+        two.work(8, first)
+    two.vanish()
+    first.work(one, 140)
+    control("queue", "replay", "regrouped", "--seqs", "5-30")
+    two = story.worker("regrouped", 3, "b", TOLD)
+    again = Picky(range(4, 30, 5), {STUBBORN_AGAIN})
+    one.work(4, again)
+    two.work(4, again).vanish()
+    again.work(one, 23, 3)
+    control("queue", "replay", "regrouped", "--seqs", "31-44")
+    one.work(6).take(2)
+    story.publisher.publish("retried", range(70))
+    patient = Picky(range(3, 50, 11)).work(story.worker("retried", 3, "patient"), 70)
+    control("queue", "replay", "retried", "--seqs", "5-20")
+    Picky(range(4, 20, 5)).work(patient, 16)
+    control("queue", "replay", "retried", "--seqs", "1-4")
+    Picky(always={STUBBORN_RETRIED}).work(patient, 3, 3)
+    story.publisher.publish("retried", range(70, 140))
 
 
 def second_life(story, control):
@@ -97,6 +157,14 @@ def second_life(story, control):
     control("queue", "replay", "replayed", "--seqs", "1-3,60-66")
     worker("again", 2, "more").work(10, _decide_again).take(2)
     control("queue", "replay", "again", "--seqs", "40-55")
+    control("group", "release", "regrouped", customer_of(STUBBORN_AGAIN))
+    teams = worker("regrouped", 4, "c", TOLD).work(8)
+    control("queue", "replay", "regrouped", "--seqs", "41-70")
+    teams.work(20, Picky(range(41, 70, 4))).take(2)
+    control("queue", "release", "retried")
+    patient = worker("retried", 3, "patient").work(20)
+    control("queue", "replay", "retried", "--seqs", "21-36")
+    patient.work(14, Picky(range(21, 36, 4))).take(2)
 
 
 def third_life(story, control):
@@ -109,3 +177,5 @@ def third_life(story, control):
     worker("keyed", 5, "once").work(10).take(5)
     worker("replayed", 5, "reader").work(15).take(2)
     worker("again", 2, "last").work(12, _decide_again).take(2)
+    worker("regrouped", 4, "d", TOLD).work(6).take(1)
+    worker("retried", 3, "patient").work(20).take(1)

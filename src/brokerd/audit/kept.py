@@ -118,12 +118,14 @@ def _tokens(queue: QueueFiles, passes: list[Pass], summaries: list[Summary]) -> 
             np.int64) << 48
         told.append((some["seq"], some["ts"], token, group_of(some["seq"].astype(np.int64)), data.aside_places[which],
                      some["consumer"]))
-        own = np.isin(data.events["type"], SETTLED_BY_CLIENT) & (data.events["consumer"] > 0)
-        some = data.events[own]
+        events, places = np.concatenate((data.events, data.events_again)), np.concatenate((
+            data.event_places, data.again_places))
+        own = np.isin(events["type"], SETTLED_BY_CLIENT) & (events["consumer"] > 0)
+        some = events[own]
         settled.append((some["seq"], some["ts"], some["consumer"], group_of(some["seq"].astype(np.int64)),
-                        data.event_places[own]))
-        out = (data.events["type"] == layout.DELIVERED) & (data.events["reason"] & layout.BY_GET == 0)
-        some = data.events[out]
+                        places[own]))
+        out = (events["type"] == layout.DELIVERED) & (events["reason"] & layout.BY_GET == 0)
+        some = events[out]
         delivered.append((some["seq"], some["ts"], some["consumer"]))
     tokens, ends = _rows([part[:5] for part in told]), _rows(settled)
     owner = np.concatenate([part[5] for part in told]).astype(np.int64)

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from brokerd.audit.lifecycle import Lives, messages_of, places_of
 from brokerd.audit.segment import SegmentData
+from brokerd.audit.spells import Spells
 from brokerd.store import format as layout
 
 WORDS = "stopped its queue or group by the acks, and not by the journal"
@@ -29,17 +29,19 @@ class Parked(NamedTuple):
     segment: np.ndarray
 
 
-def parked(data: SegmentData, life: Lives, sure: np.ndarray, group: np.ndarray, number: int) -> Parked:
-    """Those of one segment, of the messages ``sure``."""
-    of = messages_of(data, life.record, data.entries)
-    of = of[(data.entries["kind"] & 0x0F == layout.PARKED) & (of >= 0)]
-    entries = np.bincount(of, minlength=life.seq.size)
-    told = data.aside["seq"][data.aside["type"] == layout.PARKED_EVENT].astype(np.int64)
-    place = places_of(life.seq, told)
-    events = np.bincount(place[place >= 0], minlength=life.seq.size)
-    some = np.flatnonzero(sure & (entries > 0) & (life.record >= 0))
-    return Parked(life.seq[some], group[some], entries[some] > events[some], data.positions[life.record[some]],
-                  life.published[some], np.full(some.size, number))
+def parked(data: SegmentData, record: np.ndarray, known: Spells, group: np.ndarray,
+           noted: tuple[np.ndarray, np.ndarray], aside: np.ndarray, number: int) -> Parked:
+    """Those of one segment, in each of their spells that is sure.
+
+    ``record``, ``group``: of each spell; ``noted``: entries, and the spell of each; ``aside``: that of each of
+    data.aside."""
+    entries, row = noted
+    count = np.bincount(row[entries["kind"] & 0x0F == layout.PARKED], minlength=known.seq.size)
+    told = aside[(data.aside["type"] == layout.PARKED_EVENT) & (aside >= 0)]
+    events = np.bincount(told, minlength=known.seq.size)
+    some = np.flatnonzero(known.sure & (count > 0) & (record >= 0))
+    return Parked(known.seq[some], group[some], count[some] > events[some], data.positions[record[some]],
+                  data.headers["ts"][record[some]].astype(np.int64), np.full(some.size, number))
 
 
 def untold(rows: Parked, told: np.ndarray, lives: int, *, grouped: bool, whole: bool) -> tuple[np.ndarray, int]:

@@ -150,16 +150,19 @@ def read_triple(source: Source, triple: Triple, *, crc: bool = True, trust: bool
         several(damage, triple.acks or "", orphans, lambda k: Damage(
             triple.acks or "", -1, 0, 0, f"an entry of position {int(entries['position'][k])}, where no record is",
             ("acks",)))
-    journal, unsaid_count = _with_replays(journal, acks, segment)
+    early, set_aside = acks, NO_PLACES
+    if triple.cut is not None and journal.late.size:
+        early, set_aside = _without_late_entries(acks, segment, journal)
+    journal, unsaid_count = _with_replays(journal, early, segment)
     _tell_odd_headers(triple, segment, acks, damage)
     damage += notes.contradictions(triple, segment.records, journal, whole=not (
         generation or damage or segment.gone or header is None))
     data = SegmentData(triple, triple.number, generation, base_seq, created, segment.octets, segment.records.headers,
-                       positions, segment.sound, entries, acks.delivered, journal.events, journal.places,
+                       positions, segment.sound, early.entries, acks.delivered, journal.events, journal.places,
                        journal.begun, journal.runs, journal.gaps, damage, segment.gone, acks.written, acks.doubted,
-                       acks.delivered, journal.marks["ts"], acks.again, journal.again, journal.again_places,
-                       journal.aside, journal.aside_places, acks.is_again, unsaid_count)
-    return data if triple.cut is None else _without_late(data, triple.cut, journal.late)
+                       acks.delivered, journal.marks["ts"], early.again, journal.again, journal.again_places,
+                       journal.aside, journal.aside_places, early.is_again, unsaid_count)
+    return data if triple.cut is None else _without_late(data, triple.cut, journal.late, set_aside)
 
 
 def read_events(source: Source, triple: Triple, *, crc: bool = True) -> Journal:
@@ -193,8 +196,7 @@ def _with_new(source: Source, triple: Triple, acks: int | None, header: Any) -> 
 def _with_replays(journal: Journal, acks: _Acks, segment: _Segment) -> tuple[Journal, int]:
     if not acks.again.size:
         return journal, 0
-    entries = np.empty(acks.is_again.size, shapes.ENTRY)
-    entries[acks.is_again], entries[~acks.is_again] = acks.again, acks.entries
+    entries = _in_order(acks)
     record = record_at(segment.records.positions, len(segment.octets), entries["position"])
     numbers = segment.records.headers["seq"].astype(np.int64)
     return unsaid.with_replays(journal, entries, np.where(record >= 0, numbers[record], 0) if numbers.size else record)
@@ -227,37 +229,85 @@ def _tell_odd_headers(triple: Triple, segment: _Segment, acks: _Acks, damage: li
     damage += [Damage(triple.acks or "", each.offset, 0, 0, each.detail, ("acks",)) for each in odd]
 
 
-def _without_late(data: SegmentData, cut: int, late: np.ndarray) -> SegmentData:
-    """Leave out the records and the entries that are later than ``cut``; ``late`` are the events that are.  Put the
-    cursor back to where it stood then, or further.
+def _in_order(acks: _Acks) -> np.ndarray:
+    """All entries in the order of the file."""
+    if not acks.again.size:
+        return acks.entries
+    entries = np.empty(acks.is_again.size, shapes.ENTRY)
+    entries[acks.is_again], entries[~acks.is_again] = acks.again, acks.entries
+    return entries
 
-    Entries have no times, but stand in their order.  A message's returns, hand-outs and settlements that the journal
-    does not have by then are the first ones to leave out, and all entries behind them.
-    """
-    entries, below = data.entries, data.delivered_below
-    if late.size and entries.size:
-        seqs = np.unique(late["seq"])
-        record = record_at(data.positions, len(data.octets), entries["position"])
-        seq = np.where(record >= 0, data.headers["seq"][record] if data.headers.size else 0, 0).astype(np.uint64)
-        first = entries.size
-        mine = np.isin(seq, seqs)
-        for type_ in (layout.RETURNED, layout.HANDED_OUT, *layout.SETTLING_TYPES):
-            some = np.flatnonzero(mine & (entries["kind"] & 0x0F == type_))
-            events, own = data.events[data.events["type"] == type_], seq[some]
-            told = events["seq"]
-            if type_ == layout.HANDED_OUT:      # The first one has no entry: so those with one count are compared.
-                events = events[events["reason"] & layout.WITHOUT_ACK == 0]
-                told = events["seq"] << np.uint64(16) | events["count"]
-                own = own << np.uint64(16) | entries["count"][some]
-            told = np.sort(told)
-            order = np.argsort(own, kind="stable")
-            own = own[order]
-            rank = np.arange(own.size) - np.searchsorted(own, own)
-            had = np.searchsorted(told, own, "right") - np.searchsorted(told, own)
-            first = min(first, int(some[order][rank >= had].min(initial=first)))
-        aside = np.isin(entries["kind"][first:] & 0x0F, layout.ASIDE_TYPES)
-        below = min([below, *entries["position"][first:][aside].tolist()])
-        entries = entries[:first]
+
+def _without_late_entries(acks: _Acks, segment: _Segment, journal: Journal) -> tuple[_Acks, np.ndarray]:
+    """The acks without the entries that are later than the cut; and the positions of what these set aside.
+
+    Entries have no times, but stand in their order.  A message's returns, hand-outs, replays and settlements that the
+    journal does not have by then are the first ones to leave out, and all entries behind them; so is what sets it aside
+    in place of a return.  But the entry of an end that the journal has is earlier, and so are all before that: a kill
+    may have left one of them without its event."""
+    entries = _in_order(acks)
+    positions, headers_ = segment.records.positions, segment.records.headers
+    record = record_at(positions, len(segment.octets), entries["position"])
+    seq = np.where(record >= 0, headers_["seq"][record] if headers_.size else 0, 0).astype(np.uint64)
+    late, type_ = journal.late, np.where(record >= 0, entries["kind"] & 0x0F, 0)
+    mine = np.isin(seq, np.unique(late["seq"]))
+    mine &= ~np.isin(seq, _replayed_untold(seq[type_ == layout.REPLAYED], journal))
+    is_again = acks.is_again if acks.again.size else np.zeros(entries.size, bool)
+    own, with_count = seq << np.uint64(1) | is_again, _with_count(seq, is_again, entries["count"])
+    events = np.concatenate((journal.events, journal.again))
+    later = np.arange(events.size) >= journal.events.size
+    told, told_count = events["seq"] << np.uint64(1) | later, _with_count(events["seq"], later, events["count"])
+    known, unknown = -1, [np.array([entries.size])]
+    for kind, event in ((layout.REPLAYED, layout.EVENT_REPLAYED), *((each, each) for each in layout.SETTLING_TYPES)):
+        some = np.flatnonzero(type_ == kind)
+        is_told = _is_told(own[some], told[events["type"] == event])
+        known = max(known, int(some[is_told].max(initial=-1)))
+        unknown.append(some[~is_told & mine[some]])
+    back = events["type"] == layout.RETURNED
+    some = np.flatnonzero(type_ == layout.RETURNED)
+    unknown.append(some[~_is_told(own[some], told[back]) & mine[some]])
+    out = (events["type"] == layout.DELIVERED) & (events["reason"] & layout.WITHOUT_ACK == 0)
+    some = np.flatnonzero(type_ == layout.HANDED_OUT)           # The first hand-out has no entry.
+    unknown.append(some[~_is_told(with_count[some], told_count[out]) & mine[some]])
+    some = np.flatnonzero(np.isin(type_, layout.ASIDE_TYPES) & mine)
+    returned = late[late["type"] == layout.RETURNED]
+    some = some[np.isin(seq[some] << np.uint64(16) | entries["count"][some],
+                        returned["seq"] << np.uint64(16) | returned["count"])]
+    unknown.append(some[~_is_told(with_count[some], told_count[back])])
+    every = np.concatenate(unknown)
+    first = int(every[every > known].min())
+    set_aside = entries["position"][first:][np.isin(entries["kind"][first:] & 0x0F, layout.ASIDE_TYPES)]
+    entries, is_again = entries[:first], is_again[:first]
+    return acks._replace(entries=entries[~is_again], again=entries[is_again], is_again=is_again), set_aside
+
+
+def _replayed_untold(replayed: np.ndarray, journal: Journal) -> np.ndarray:
+    """Of which messages the acks tell more replays than the journal: a kill came between.  It is not known which of
+    their events belong to which entries."""
+    both = np.concatenate((journal.again, journal.late))
+    told = np.sort(both["seq"][both["type"] == layout.EVENT_REPLAYED])
+    messages, counts = np.unique(replayed, return_counts=True)
+    return messages[counts > np.searchsorted(told, messages, "right") - np.searchsorted(told, messages)]
+
+
+def _with_count(seq: np.ndarray, later: np.ndarray, count: np.ndarray) -> np.ndarray:
+    return (seq << np.uint64(1) | later) << np.uint64(16) | count
+
+
+def _is_told(some: np.ndarray, told: np.ndarray) -> np.ndarray:
+    """Which of these are, with all earlier ones like them, no more than those that are told."""
+    told, order = np.sort(told), np.argsort(some, kind="stable")
+    own = some[order]
+    found = np.empty(own.size, bool)
+    found[order] = np.arange(own.size) - np.searchsorted(own, own) < (
+        np.searchsorted(told, own, "right") - np.searchsorted(told, own))
+    return found
+
+
+def _without_late(data: SegmentData, cut: int, late: np.ndarray, set_aside: np.ndarray) -> SegmentData:
+    """Leave out the records that are later than ``cut``; ``late`` are the events that are.  Put the cursor back to
+    where it stood then, or further.  ``set_aside``: the positions of what has been set aside since then."""
+    below = min([data.delivered_below, *set_aside.tolist()])
     # What the cursor has passed since has its first event since then, or an entry that says that it was set aside.
     since = data.positions[np.isin(data.headers["seq"], np.setdiff1d(late["seq"], data.events["seq"]))]
     below = min([below, *since[:1].tolist()])
@@ -266,7 +316,7 @@ def _without_late(data: SegmentData, cut: int, late: np.ndarray) -> SegmentData:
     below = min(data.delivered_below, max([below, *(out[-1:] + 1).tolist()]))
     keep = data.headers["ts"] <= cut
     return data._replace(headers=data.headers[keep], positions=data.positions[keep], sound=data.sound[keep],
-                         entries=entries, delivered_below=below, late=bool(late.size) or not keep.all())
+                         delivered_below=below, late=bool(late.size) or not keep.all())
 
 
 def read_numbers(data: SegmentData) -> np.ndarray:

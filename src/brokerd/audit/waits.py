@@ -24,16 +24,16 @@ from typing import NamedTuple
 import numpy as np
 
 from brokerd.audit import many, parks
-from brokerd.audit.arrays import group_max_before
+from brokerd.audit.arrays import count_above, group_max_before
 from brokerd.audit.files import FOREVER, QueueFiles, Source
-from brokerd.audit.lifecycle import Lives, messages_of, places_of
+from brokerd.audit.lifecycle import Lives
 from brokerd.audit.notes import PLACE
 from brokerd.audit.properties import Grouping, Texts, hashes, texts, whole_numbers, with_header
 from brokerd.audit.scan import Options, Pass, Summary
 from brokerd.audit.segment import SegmentData
+from brokerd.audit.spells import Spells, at, of_entries, spells
 from brokerd.audit.stitch import Findings, read_again
 from brokerd.store import format as layout
-from brokerd.store import reading
 
 AUDITS = ("group_order", "group_owner", "retry_kept", "stop_kept")
 SLACK_NS = 2_000_000            # by so much a try may be early: times on disk are in ms, those of events in ns
@@ -51,17 +51,30 @@ class Found(NamedTuple):
 
 
 class Messages(NamedTuple):
-    """Messages, rising ``seq``: columns.  ``group``: a hash, 0: none.  ``settled``: FOREVER if it is not, 0 if it
-    is not known when.  ``place``: its number in its group, another than ``seq`` if it was redriven.  ``published`` and
-    ``connection``: of its record, 0: there is none."""
+    """Messages, rising ``seq``, one row for each of their ``spells``: columns.  ``group``: a hash, 0: none.  ``since``,
+    ``settled``, ``later``: as in Spells.  ``place``: its number in its group, another than ``seq`` if it was redriven.
+    ``published`` and ``connection``: of its record, 0: there is none."""
 
     seq: np.ndarray
     group: np.ndarray
+    since: np.ndarray
     settled: np.ndarray
+    later: np.ndarray
     level: np.ndarray
     place: np.ndarray
     published: np.ndarray
     connection: np.ndarray
+
+    @property
+    def redriven(self) -> np.ndarray:
+        """Which rows are of messages that were redriven to earlier places."""
+        return self.place != self.seq
+
+    @property
+    def stands(self) -> np.ndarray:
+        """Behind which place nothing passes a row that waits.  A redriven message that is replayed may stand at either
+        of its numbers."""
+        return np.where(self.later, self.seq, self.place)
 
 
 class Deliveries(NamedTuple):
@@ -140,24 +153,27 @@ def _history(source: Source, grouping: Grouping | None, summaries: list[Summary]
     # What was there when all files had been read once is in each of them now, though a broker may go on writing.
     last = max((s.last_ts for s in summaries), default=0)
     parts = [_part(read_again(source, s, options), grouping, k, s.power_cut) for k, s in enumerate(summaries)]
-    of, rows = Messages(*_joined([part[0] for part in parts])), _joined([part[1] for part in parts])
-    notes, times = _joined([part[2] for part in parts]), np.concatenate([part[3] for part in parts])
-    order = np.argsort(of.seq, kind="stable")
-    of = Messages(*(column[order] for column in of))
+    of = Messages(*_joined([part.messages for part in parts]))
+    order = np.lexsort((of.since, of.seq))
+    of, row = Messages(*(column[order] for column in of)), np.empty(order.size, np.int64)
+    row[order] = np.arange(order.size)
+    offsets = np.cumsum([0, *(part.messages[0].size for part in parts)])
 
-    def in_time(columns: list[np.ndarray], at: int) -> list[np.ndarray]:
-        """Sorted by time, up to ``last``, with the row of each message in place of its number."""
+    def in_time(which: list[tuple[np.ndarray, ...]], at: int) -> list[np.ndarray]:
+        """Sorted by time, up to ``last``; each row of its part becomes one of all."""
+        columns = _joined(which)
+        columns[at] = row[columns[at] + np.repeat(offsets[:-1], [some[0].size for some in which])]
         chosen = np.argsort(columns[0], kind="stable")
         chosen = chosen[columns[0][chosen] <= last]
-        found = [column[chosen] for column in columns]
-        found[at] = np.searchsorted(of.seq, found[at])
-        return found
+        return [column[chosen] for column in columns]
 
     starts = np.unique(np.concatenate([s.starts for s in summaries])) if summaries else np.empty(0, np.int64)
-    return History(of, Deliveries(*in_time(rows, 3)), Notes(*in_time(notes, 3)), np.sort(times), starts,
-                   sum(part[4] for part in parts),
-                   np.searchsorted(of.seq, np.concatenate([np.empty(0, np.int64), *(part[5] for part in parts)])),
-                   parks.Parked(*_joined([part[6] for part in parts])),
+    untold = [row[part.untold + offset] for part, offset in zip(parts, offsets[:-1].tolist(), strict=True)]
+    times = np.sort(np.concatenate([np.empty(0, np.int64), *(part.times for part in parts)]))
+    return History(of, Deliveries(*in_time([part.deliveries for part in parts], 3)),
+                   Notes(*in_time([part.notes for part in parts], 3)), times, starts,
+                   sum(part.unclear for part in parts), np.concatenate([np.empty(0, np.int64), *untold]),
+                   parks.Parked(*_joined([part.parked for part in parts])),
                    any(s.triple.cut is not None for s in summaries))
 
 
@@ -165,62 +181,86 @@ def _joined(parts: list[tuple[np.ndarray, ...]]) -> list[np.ndarray]:
     return [np.concatenate(column) for column in zip(*parts, strict=True)]
 
 
-def _part(p: Pass, grouping: Grouping | None, number: int, power_cut: int) -> tuple[
-        tuple[np.ndarray, ...], tuple[np.ndarray, ...], tuple[np.ndarray, ...], np.ndarray, int, np.ndarray,
-        parks.Parked]:
-    """The messages, deliveries, notes and times of one segment, how many messages only their acks know to be settled,
-    of whose next try only they tell, and which ones they say are parked.  Only messages that the journal covers have a
-    group, and only their deliveries and notes are there."""
+class _Part(NamedTuple):
+    """What History has, of one segment.  Rows are those of its own ``messages``.  Only what the journal covers has a
+    group, and only its deliveries and notes are there."""
+
+    messages: tuple[np.ndarray, ...]
+    deliveries: tuple[np.ndarray, ...]
+    notes: tuple[np.ndarray, ...]
+    times: np.ndarray
+    unclear: int
+    untold: np.ndarray
+    parked: parks.Parked
+
+
+def _part(p: Pass, grouping: Grouping | None, number: int, power_cut: int) -> _Part:
     data, life = p.data, p.life
-    sure = life.covered & (life.published > power_cut)
-    group = np.zeros(life.seq.size, np.int64)
+    known = spells(data, life, power_cut)
+    record = life.record[known.of]
+    group = np.zeros(known.seq.size, np.int64)
     if grouping is not None and data.positions.size:
         of_record = np.append(groups_of(data, grouping), 0)
-        group = np.where(sure, of_record[life.record], 0)       # A message without a record, -1, has the last one.
-    ended = np.zeros(life.seq.size, np.int64)
-    ends = np.flatnonzero(np.isin(life.type, tuple(layout.SETTLING_TYPES)))
-    ended[life.of[ends][::-1]] = life.ts[ends][::-1]            # The first one of each message.
-    by_acks = np.isin(np.append(data.positions, 0)[life.record], reading.settled_positions(data.entries))
-    by_acks &= (life.record >= 0) & (ended == 0)
-    settled = np.where(ended > 0, ended, np.where(by_acks | ~sure, 0, FOREVER))
-
-    which = np.flatnonzero(p.delivered & (life.why & layout.WITHOUT_ACK == 0) & sure[life.of])
-    goes_on = ~life.last[which] & (np.append(life.run[1:], 0)[which] == life.run[which])
-    until = np.where(goes_on, np.append(life.ts[1:], 0)[which], np.append(data.runs, FOREVER)[life.run[which]])
-    events = data.events[life.event[which]]
-    holder = events["consumer"].astype(np.int64) + np.where(life.why[which] & layout.BY_GET, BY_CONNECTION, 0)
-    rows = (life.ts[which], until, holder, life.seq[life.of[which]], data.event_places[life.event[which]],
-            np.full(which.size, number))
-    known = np.isin(data.aside["seq"].astype(np.int64), life.seq[sure])
-    aside = data.aside[known]
-    notes = (aside["ts"].astype(np.int64), aside["type"].astype(np.int64), aside["aux"].astype(np.int64),
-             aside["seq"].astype(np.int64))
+        group = np.where(known.sure, of_record[record], 0)      # A message without a record, -1, has the last one.
+    aside = at(known, data.aside["seq"].astype(np.int64), data.aside["ts"].astype(np.int64))
+    told = np.flatnonzero((aside >= 0) & known.sure[aside]) if known.seq.size else aside[:0]
+    notes = (*(data.aside[name][told].astype(np.int64) for name in ("ts", "type", "aux")), aside[told])
     times = np.concatenate((data.headers["ts"][data.sound], data.events["ts"], data.aside["ts"], data.marks,
                             data.events_again["ts"])).astype(np.int64)
-    level = np.full(life.seq.size, data.triple.priority)
-    places = np.append(_places(data), 0)[life.record]
-    place = np.where((life.record >= 0) & (places > 0) & (places < life.seq), places, life.seq)
-    connection = np.append(data.headers["connection"].astype(np.int64), 0)[life.record]
-    messages = life.seq, group, settled, level, place, life.published, connection
-    untold = _untold_tries(data, life, sure) if grouping is None else life.seq[:0]
-    return (messages, rows, notes, times, int(np.count_nonzero(by_acks & sure)), untold,
-            parks.parked(data, life, sure, group, number))
+    places = np.append(_places(data), 0)[record]
+    place = np.where((record >= 0) & (places > 0) & (places < known.seq), places, known.seq)
+    messages = (known.seq, group, known.since, known.settled, known.later,
+                np.full(known.seq.size, data.triple.priority), place, life.published[known.of],
+                np.append(data.headers["connection"].astype(np.int64), 0)[record])
+    entries, row = of_entries(data, life, known)
+    untold = _untold_tries(data, life, known, aside, entries, row) if grouping is None else row[:0]
+    parked = parks.parked(data, record, known, group, (entries, row), aside, number)
+    return _Part(messages, _deliveries(p, known, number), notes, times, int(np.count_nonzero(known.by_acks)), untold,
+                 parked)
 
 
-def _untold_tries(data: SegmentData, life: Lives, sure: np.ndarray) -> np.ndarray:
-    """The messages of which the acks tell more next tries than the journal, which has each of them first.  Of a message
-    that has just returned, the cut may have taken the event.  Groups write the time of a try again."""
-    of = messages_of(data, life.record, data.entries)
-    order = np.argsort(of, kind="stable")
-    of, kind = of[order], data.entries["kind"][order]
-    tells = (of[1:] == of[:-1]) & (kind[:-1] == (layout.RETRY_PARTS - 1 << 4 | layout.RETRY_TIME))
+def _deliveries(p: Pass, known: Spells, number: int) -> tuple[np.ndarray, ...]:
+    """The deliveries with acks of one segment: columns of Deliveries."""
+    data, life, e = p.data, p.life, known.events
+    which = np.flatnonzero(p.delivered & (life.why & layout.WITHOUT_ACK == 0) & known.sure[known.first[life.of]])
+    goes_on = ~life.last[which] & (np.append(life.run[1:], 0)[which] == life.run[which])
+    ends = np.append(data.runs, FOREVER)
+    until = np.where(goes_on, np.append(life.ts[1:], 0)[which], ends[life.run[which]])
+    events = data.events[life.event[which]]
+    first = (life.ts[which], until, _holders(events["consumer"], life.why[which]), known.first[life.of[which]],
+             data.event_places[life.event[which]], np.full(which.size, number))
+    if not e.seq.size:
+        return first
+    sure = (known.again >= 0) & known.sure[known.again] if known.seq.size else known.again >= 0
+    which = np.flatnonzero((e.type == layout.DELIVERED) & (e.why & layout.WITHOUT_ACK == 0) & sure)
+    goes_on = np.append(~e.head[1:] & (e.run[1:] == e.run[:-1]), False)[which]
+    until = np.where(goes_on, np.append(e.ts[1:], 0)[which], ends[e.run[which]])
+    again = (e.ts[which], until, _holders(e.consumer[which], e.why[which]), known.again[which], e.place[which],
+             np.full(which.size, number))
+    return tuple(np.concatenate(both) for both in zip(first, again, strict=True))
+
+
+def _holders(consumer: np.ndarray, why: np.ndarray) -> np.ndarray:
+    return consumer.astype(np.int64) + np.where(why & layout.BY_GET, BY_CONNECTION, 0)
+
+
+def _untold_tries(data: SegmentData, life: Lives, known: Spells, aside: np.ndarray, entries: np.ndarray,
+                  row: np.ndarray) -> np.ndarray:
+    """The rows of which the acks tell more next tries than the journal, which has each of them first.  Of a message
+    that has just returned, the cut may have taken the event.  Groups write the time of a try again.
+
+    ``aside``: the row of each of data.aside; ``entries`` by message, and the ``row`` of each."""
+    kind = entries["kind"]
+    tells = (row[1:] == row[:-1]) & (kind[:-1] == (layout.RETRY_PARTS - 1 << 4 | layout.RETRY_TIME))
     tells &= kind[1:] & 0x0F == layout.RETURNED
-    tries = np.bincount(of[1:][tells & (of[1:] >= 0)], minlength=life.seq.size)
-    told = places_of(life.seq, data.aside["seq"][data.aside["type"] == layout.RETRY_SCHEDULED].astype(np.int64))
-    lacks = tries - np.bincount(told[told >= 0], minlength=life.seq.size)
+    told = aside[(data.aside["type"] == layout.RETRY_SCHEDULED) & (aside >= 0)]
+    lacks = np.bincount(row[1:][tells], minlength=known.seq.size) - np.bincount(told, minlength=known.seq.size)
     if data.triple.cut is not None:
-        lacks[life.of[life.last & (life.type == layout.RETURNED)]] -= 1
-    return life.seq[sure & (lacks > 0)]
+        lacks[known.first[life.of[life.last & (life.type == layout.RETURNED)]]] -= 1
+        ends = np.append(known.events.head[1:], True)[:known.events.seq.size]
+        of = known.again[ends & (known.events.type == layout.RETURNED)]
+        lacks[of[of >= 0]] -= 1
+    return np.flatnonzero(known.sure & (lacks > 0))
 
 
 def _places(data: SegmentData) -> np.ndarray:
@@ -255,42 +295,69 @@ def groups_of(data: SegmentData, grouping: Grouping) -> np.ndarray:
 def _out_of_order(history: History, grouping: Grouping | None) -> np.ndarray:
     """The deliveries before which an earlier message of the group was neither settled nor with that consumer."""
     of, rows = history.messages, history.deliveries
-    again = of.place != of.seq                      # Redriven: it stands before others only since it was put back.
-    order = np.lexsort((of.seq, of.group))
+    again = of.redriven                             # It stands before others only since it was put back.
+    apart = again | of.later
+    order = np.lexsort((of.since, of.seq, of.group))
     before = np.zeros(of.seq.size, np.int64)        # For each message, when the last of all earlier ones was settled.
-    before[order] = group_max_before(of.group[order], np.where(again, 0, of.settled)[order])
+    before[order] = group_max_before(of.group[order], np.where(apart, 0, of.settled)[order])
     begins = np.searchsorted(of.group[order], of.group)
-    at = np.empty(order.size, np.int64)
-    at[order] = np.arange(order.size)
+    at_ = np.empty(order.size, np.int64)
+    at_[order] = np.arange(order.size)
     holds = _Holds(rows)
     bad = []
     for k in np.flatnonzero((of.group[rows.row] != 0) & (before[rows.row] > rows.ts) & ~again[rows.row]).tolist():
         row, ts = int(rows.row[k]), int(rows.ts[k])
-        earlier = order[begins[row]:at[row]]
+        earlier = order[begins[row]:at_[row]]
         if any(holds.holder(int(one), ts) != int(rows.holder[k])
-               for one in earlier[(of.settled[earlier] > ts) & ~again[earlier]]):
+               for one in earlier[(of.settled[earlier] > ts) & ~apart[earlier]]):
             bad.append(k)
-    return np.union1d(np.array(bad, np.int64), _past_redriven(history, again, holds)) if again.any() else np.array(
-        bad, np.int64)
+    found = np.array(bad, np.int64)
+    if again.any():
+        found = np.union1d(found, _past_redriven(history, holds))
+    return np.union1d(found, _past_replayed(history, holds)) if of.later.any() else found
 
 
-def _past_redriven(history: History, again: np.ndarray, holds: "_Holds") -> np.ndarray:
+def _past_replayed(history: History, holds: "_Holds") -> np.ndarray:
+    """The deliveries that passed a replayed message of their group."""
+    of, rows = history.messages, history.deliveries
+    waiting = np.flatnonzero(of.later & (of.group != 0) & ~of.redriven & (of.settled > of.since))
+    groups, rank = np.unique(of.group[rows.row], return_inverse=True)
+    order = np.argsort(rank, kind="stable")         # Within a group still in order of time.
+    place, time = of.place[rows.row][order], np.searchsorted(ts := np.unique(rows.ts), rows.ts)[order]
+    key = rank[order] * (ts.size + 1) + time
+    own = np.minimum(np.searchsorted(groups, of.group[waiting]), max(groups.size - 1, 0))
+    if not groups.size:
+        return np.empty(0, np.int64)
+    waiting, own = (column[groups[own] == of.group[waiting]] for column in (waiting, own))
+    low = np.searchsorted(key, own * (ts.size + 1) + np.searchsorted(ts, of.since[waiting], "right"))
+    high = np.searchsorted(key, own * (ts.size + 1) + np.searchsorted(ts, of.settled[waiting]))
+    bad: set[int] = set()
+    for k in np.flatnonzero(count_above(place, low, high, of.seq[waiting])).tolist():
+        some, row = order[low[k]:high[k]], int(waiting[k])
+        passed = some[of.place[rows.row[some]] > of.seq[row]]
+        bad |= {one for one in passed.tolist() if holds.holder(row, int(rows.ts[one])) != int(rows.holder[one])}
+    return np.array(sorted(bad), np.int64)
+
+
+def _past_redriven(history: History, holds: "_Holds") -> np.ndarray:
     """The deliveries that passed a redriven message of their group, and those of redriven ones that passed others, or
     that came before the message was put back.  Killed just before that event, a broker puts it back without one."""
-    of, rows, since = history.messages, history.deliveries, _put_back(history)
+    of, rows, put_back = history.messages, history.deliveries, _put_back(history)
+    again, stands = of.redriven, of.stands
     bad: set[int] = set()
     by_group = _index(of.group[rows.row])
     for row in np.flatnonzero(again & (of.group != 0)).tolist():
         waiting = by_group.get(int(of.group[row]), np.empty(0, np.int64))
         ts, other = rows.ts[waiting], rows.row[waiting]
+        since = int(of.since[row]) if of.later[row] else put_back.get(row, FOREVER)
         until = int(of.settled[row])                # 0: it is not known when.
-        passed = (of.place[other] > of.place[row]) & (ts > since.get(row, FOREVER)) & (ts < until) & (other != row)
+        passed = (of.place[other] > stands[row]) & (ts > since) & (ts < until) & (other != row)
         bad |= {k for k in waiting[passed].tolist() if holds.holder(row, int(rows.ts[k])) != int(rows.holder[k])}
         same = np.flatnonzero((of.group == of.group[row]) & (of.place < of.place[row]) & ~again)
         for k in waiting[other == row].tolist():
-            if int(rows.ts[k]) < since.get(row, 0):
+            if not of.later[row] and int(rows.ts[k]) < put_back.get(row, 0):
                 bad.add(k)
-            open_ = same[of.settled[same] > rows.ts[k]]
+            open_ = same[(of.settled[same] > rows.ts[k]) & (of.since[same] < rows.ts[k])]
             if any(holds.holder(int(one), int(rows.ts[k])) != int(rows.holder[k]) for one in open_.tolist()):
                 bad.add(k)
     return np.array(sorted(bad), np.int64)
@@ -311,7 +378,7 @@ def _never_put_back(history: History) -> tuple[np.ndarray, int]:
     start: messages of before are put back without an event, and older brokers told none of those that a start stored.
     """
     of, rows, since, starts = history.messages, history.deliveries, _put_back(history), history.starts
-    untold = [row for row in np.flatnonzero((of.place != of.seq) & (of.group != 0)).tolist() if row not in since]
+    untold = [row for row in np.flatnonzero(of.redriven & ~of.later & (of.group != 0)).tolist() if row not in since]
     if not untold:
         return np.empty(0, np.int64), 0
     put_back = np.array([*since.items()], np.int64).reshape(-1, 2)
@@ -374,7 +441,8 @@ def _noted(audit: str, grouping: Grouping | None, summaries: list[Summary], hist
     releases = notes.row[np.isin(notes.type, RELEASES)], notes.ts[np.isin(notes.type, RELEASES)]
     of_row, of_group = _index(releases[0]), _index(of.group[releases[0]])
     by_row, by_group = _index(history.deliveries.row), _index(of.group[history.deliveries.row])
-    by_level = _index(of.level[history.deliveries.row]) if audit == "stop_kept" else {}
+    level = of.level[history.deliveries.row]        # Behind a message stands what is of lower levels, too.
+    by_level = {one: np.flatnonzero(level <= one) for one in np.unique(of.level).tolist()}
     which = which[~_cut_off(history, summaries, notes.ts[which])]
     if grouping is not None:        # A release is of a group: without the group's key it is not known of which.
         which = which[of.group[notes.row[which]] != 0]
@@ -449,8 +517,11 @@ def _early(history: History, waiting: "np.ndarray | tuple[()]", ts: int, until: 
     some = np.asarray(waiting, np.int64)
     times = history.deliveries.ts[some]
     some = some[np.searchsorted(times, ts, "right"):np.searchsorted(times, until)]
-    place = history.messages.place
-    return set(some[place[history.deliveries.row[some]] >= place[row]].tolist())
+    of, rows = history.messages, history.deliveries.row[some]
+    behind = (of.place[rows] >= of.stands[row]) | (rows == row)
+    if not of.group[row]:
+        behind |= of.level[rows] < of.level[row]
+    return set(some[behind].tolist())
 
 
 WORDS = {
