@@ -75,7 +75,8 @@ cdef int take_from_aside(place_t *t) noexcept nogil:
 # ---- the table
 
 cdef inline uint32_t aside_slot(asides_t *table, uint64_t seq) noexcept nogil:
-    return <uint32_t>(seq * <uint64_t>0x9E3779B97F4A7C15 >> 32) & (table.capacity - 1)
+    """Sixteen messages in a row have their places in a row: what returns at once is near each other in memory."""
+    return (<uint32_t>((seq >> 4) * <uint64_t>0x9E3779B97F4A7C15 >> 32) << 4 | <uint32_t>(seq & 15)) & (table.capacity - 1)
 
 
 cdef inline void aside_prefetch(queue_t *q, uint64_t seq) noexcept nogil:
