@@ -73,6 +73,8 @@ TESTED_ELSEWHERE = {
     "carriers/rewriting": "carriers/test_shovel.py",
     "server/child": "server/test_management.py",
     "session/internal": "server/test_links.py",
+    "operations/trace_file": "operations/test_tracing.py",
+    "operations/tracer": "operations/test_tracing.py",
     # Too small to be wrong alone; said through what uses them.
     "clock": "server/test_launch.py",
     "settings": "server/test_values.py",

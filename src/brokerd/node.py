@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 log = getLogger("brokerd")
 
 EVENTS_VHOST = "/"  # the vhost of the event exchange
-_NOT_YET: Any = None  # in place of operations.pulls.Pulls, and of operations.runs.Runs, until they are used
+_NOT_YET: Any = None  # in place of Pulls, Runs and Traces of operations, until they are used
 LOOK_EVERY_NS = 10_000_000_000  # at the clock, while messages wait for a time
 WORK_NS = 1_000_000  # for one connection, before others have their turn
 CALM_NS = 8_000_000  # A connection that used no more than one turn in so long has its next one early.
@@ -63,7 +63,7 @@ class Node:
         "certificates", "changing", "clock", "commit", "connections", "core", "data", "descriptors", "disk", "ending",
         "events", "hoarders", "later", "limits", "links", "listeners", "listing", "log_after", "logins", "parameters",
         "permissions", "pulls", "room", "runs", "settings", "start_frames", "started_ns", "stopping",
-        "submit_logins", "submit_slow", "transaction_memory", "upkeep", "users", "vhosts",
+        "submit_logins", "submit_slow", "traces", "transaction_memory", "upkeep", "users", "vhosts",
     )  # fmt: skip
 
     def __init__(
@@ -113,7 +113,8 @@ class Node:
         self.descriptors.serve(self.core.close_files)
         self.room = Room(disk)  # for transactions
         self.call_at = self._call_at = call_at or self._at_a_tick
-        self._look_every_ns, self.pulls, self.runs, self.links = look_every_ns, _NOT_YET, _NOT_YET, LinkBook()
+        self.pulls, self.runs, self.traces = _NOT_YET, _NOT_YET, _NOT_YET
+        self._look_every_ns, self.links = look_every_ns, LinkBook()
         self.submit_slow, self.submit_logins = submit_slow, submit_logins or submit_slow
         self.changing, self.parameters = Turns(), Parameters(data.path, disk)  # the former: of changes of JSON files
         self._due: list[_Due] = []  # what waits for a tick
@@ -511,8 +512,9 @@ class Node:
             connection.shut(ConnectionForced("broker forced connection closure with reason 'shutdown'"))
         if self.pulls is not None:
             self.pulls.close()
-        if self.runs is not None:
-            self.runs.close()
+        for each in (self.runs, self.traces):
+            if each is not None:
+                each.close()
         self.core.turn()
 
     def check_queues(self) -> None:

@@ -60,6 +60,11 @@ def log(answer: dict[str, Any]) -> str:
     return "\n".join([f"{when} {level:7} {clean(text)}" for when, level, text in lines])
 
 
+def trace_file(answer: dict[str, Any]) -> str:
+    """A part of a file of a trace, whose payloads may have anything in them."""
+    return "\n".join(map(clean, answer["text"].split("\n")))
+
+
 def moment(ns: int) -> str:
     """A time since the epoch as local time, with nanoseconds."""
     seconds, rest = divmod(ns, 1_000_000_000)

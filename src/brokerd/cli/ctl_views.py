@@ -57,6 +57,7 @@ VIEWS: dict[tuple[str, str], View] = {
     ),
     ("run", "show"): View(ctl_tables.run),
     ("queue", "ordering"): View(ctl_text.ordering),
+    ("trace_file", "read"): View(ctl_text.trace_file),
     ("stream", "read"): View(
         partial(ctl_tables.rows, columns=ctl_tables.COLUMNS["stream", "read"]), remarks=ctl_text.read_remarks,
     ),

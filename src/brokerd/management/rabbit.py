@@ -7,6 +7,7 @@ from brokerd.management import (
     rabbit_links,
     rabbit_messages,
     rabbit_read,
+    rabbit_traces,
 )
 from brokerd.management.app import Route
 
@@ -14,5 +15,5 @@ from brokerd.management.app import Route
 def routes() -> list[tuple[str, str, Route]]:
     """The routes below ``/api``."""
     modules = (rabbit_broker, rabbit_read, rabbit_change, rabbit_messages, rabbit_definitions,
-               rabbit_links)  # fmt: skip
+               rabbit_links, rabbit_traces)  # fmt: skip
     return [row for module in modules for row in module.routes()]

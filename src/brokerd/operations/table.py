@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 NOUNS = (  # each has its rows in a module of this package
     "binding", "change", "channel", "connection", "consumer", "definitions", "exchange", "federation_link",
     "global_parameter", "group", "message", "node", "operator_policy", "parameter", "permission", "policy", "queue",
-    "run", "shovel", "stream", "topic_permission", "upstream", "user", "vhost",
+    "run", "shovel", "stream", "topic_permission", "trace_file", "tracer", "upstream", "user", "vhost",
 )  # fmt: skip
 _ADAPTERS: "dict[type, TypeAdapter[Any]]" = {}
 

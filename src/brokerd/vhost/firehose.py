@@ -5,12 +5,14 @@
                           channel, user, routed_queues
     deliver.<queue>       the same with redelivered (0 or 1) in place of routed_queues
 
+Observers see the same, bound queues or not; while there is one, the firehose is on (operations/tracing).
+
 While it is off, it costs one test of an attribute for each route and each queue.  While it is on, no route is
 remembered.  The firehose does not show its own messages.  Knows nothing of who switches it, nor of how messages travel.
 """
 
 from logging import getLogger
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from brokerd.errors import AMQPError
 from brokerd.vhost.routing import route
@@ -27,19 +29,42 @@ EXCHANGE = "amq.rabbitmq.trace"
 _EXCHANGE_OCTETS = EXCHANGE.encode()
 
 
+class Observer(Protocol):
+    """Sees what the firehose shows."""
+
+    def shown(self, routing_key: str, headers: dict[str, Any], body: bytes) -> None:
+        """A message came in or went out."""
+
+
 class Firehose:
     """The firehose of one vhost."""
 
-    __slots__ = ("_core", "_node_name", "_vhost", "on")
+    __slots__ = ("_core", "_is_asked_for", "_node_name", "_observers", "_vhost", "on")
 
     def __init__(self, vhost: "VHost", node_name: str) -> None:
         self._vhost = vhost
         self._core = vhost.core
         self._node_name = node_name
-        self.on = False
+        self.on = self._is_asked_for = False
+        self._observers: tuple[Observer, ...] = ()
 
     def switch(self, on: bool) -> None:
-        """Turn it on or off, for messages from now on."""
+        """Turn it on or off, for messages from now on.  With an observer it stays on."""
+        self._is_asked_for = on
+        self._review()
+
+    def observe(self, observer: Observer) -> None:
+        """Show the observer what comes and goes from now on."""
+        self._observers += (observer,)
+        self._review()
+
+    def ignore(self, observer: Observer) -> None:
+        """Show the observer nothing more."""
+        self._observers = tuple([each for each in self._observers if each is not observer])
+        self._review()
+
+    def _review(self) -> None:
+        on = self._is_asked_for or bool(self._observers)
         if on is self.on:
             return
         self.on = on
@@ -98,6 +123,8 @@ class Firehose:
         }
 
     def _publish(self, routing_key: str, headers: dict[str, Any], body: bytes) -> None:
+        for observer in self._observers:
+            observer.shown(routing_key, headers, body)
         exchange = self._vhost.exchanges[EXCHANGE]
         if not exchange.binding_count:
             return
