@@ -192,6 +192,35 @@ def test_a_sticky_group_that_falls_idle_puts_off_no_retry(bench, connection):
     assert words(received(bench, connection)) == "r1"
 
 
+def test_after_one_retry_the_next_one_comes_in_its_time_though_another_group_is_idle(bench, connection):
+    queue = retrying(bench, sticky=True)
+    consume(connection.channels[2], queue)
+    send(connection, "g1 r1 s1")
+    assert words(received(bench, connection)) == "g1 r1 s1"
+    connection.feed(ack(2, 1) + nack(2, 2))
+    bench.at(START + 50)
+    connection.feed(nack(2, 3))
+    bench.at(START + 100)
+    assert words(received(bench, connection)) == "r1"
+    bench.at(START + 150)
+    assert words(received(bench, connection)) == "s1"
+
+
+def test_when_no_group_waits_any_more_no_time_is_asked_for(bench, connection):
+    queue = retrying(bench)
+    consume(connection.channels[2], queue)
+    send(connection, "r1")
+    assert received(bench, connection) == [(1, "r1")]
+    connection.feed(nack(2, 1))
+    bench.at(START + 100)
+    assert received(bench, connection) == [(2, "r1")]
+    told = len(bench.deadlines)
+    bench.at(START + 5000)
+    connection.feed(ack(2, 2))
+    bench.turns()
+    assert bench.deadlines[told:] == []
+
+
 def test_a_group_that_a_start_finds_parked_at_its_second_message_is_parked_at_the_next_start_too(make_bench):
     bench = make_bench()
     bench.at(START)

@@ -94,3 +94,56 @@ def test_new_sticky_groups_go_to_the_one_of_three_that_has_the_fewest(bench, con
         send(connection, f"{group}1")
         bench.turns()
         assert [one.channel for one in connection.delivered()] == [4]
+
+
+def test_a_sticky_group_that_has_waited_goes_to_the_one_with_the_fewest_too(bench, connection):
+    queue = grouped(bench, sticky=True)
+    consume(connection.channels[2], queue, b"2")
+    send(connection, "a1 b1 c1 d1 e1")
+    assert words(received(bench, connection)) == "a1 b1 c1 d1 e1"
+    consume(connection.channels[4], queue, b"4")
+    send(connection, "w1 x1 y1 z1")
+    bench.turns()
+    assert [one.channel for one in connection.delivered()] == [4, 4, 4, 4]
+    consume(connection.channels[3], queue, b"3")
+    connection.channels[4].close()
+    bench.turns()
+    assert [(one.channel, one.body.decode()) for one in connection.delivered()] == [(3, "w1"), (3, "x1"), (3, "y1"), (3, "z1")]
+    queue.check()
+
+
+def test_an_owners_groups_and_those_without_an_owner_take_turns(bench, connection):
+    queue = grouped(bench, most=2)
+    connection.channels[2].prefetch = 2
+    consume(connection.channels[2], queue)
+    send(connection, "r1 r2 r3 r4 r5 g1 h1 i1 j1")
+    assert words(received(bench, connection)) == "r1 r2"
+    queue.gate.scan(100)
+    connection.feed(ack(2, 1))
+    got = received(bench, connection)       # r2 stays out: r has an owner, and may have one more.
+    for _ in range(3):
+        connection.feed(ack(2, got[-1][0]))
+        got += received(bench, connection)
+    assert sorted(words(got).split()) == ["g1", "h1", "r3", "r4"]
+
+
+def test_the_next_of_a_group_waits_until_the_dead_letter_of_one_that_was_never_out_is_stored(bench, connection):
+    bench.at(1)
+    queue = grouped(bench, ttl_ms=1000, dead_letters=True)
+    queue.keeps = True
+    send(connection, "r1")
+    bench.at(900)
+    send(connection, "r2 g1")
+    bench.at(1500)
+    assert queue.died == [("expired", b"r1")]
+    consume(connection.channels[2], queue)
+    assert words(received(bench, connection)) == "g1"
+    queue.settle_aside(1)
+    assert words(received(bench, connection)) == "r2"
+
+
+def test_octets_of_what_waits_in_its_group_are_not_ready(bench, connection):
+    queue = grouped(bench)
+    send(connection, "r1 r2 r3", size=1000)
+    queue.gate.scan(2)
+    assert (queue.ready, queue.ready_octets, queue.gate.waiting) == (1, 1002, 2)

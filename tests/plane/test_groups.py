@@ -145,6 +145,22 @@ def test_later_deliveries_of_a_group_return_with_an_earlier_one_but_do_not_die_w
     assert words(received(bench, connection)) == "r4"
 
 
+def test_a_return_fences_no_delivery_of_another_queue_nor_one_whose_settlement_waits_for_its_commit(bench, connection):
+    queue, other = grouped(bench, sticky=True), grouped(bench, sticky=True, name=b"other")
+    channel = connection.channels[2]
+    send(connection, "r1 r2 r3")
+    connection.feed(publish(1, b"o1", b"other", properties=properties({b"group-id": b"o"})))
+    consume(channel, queue)
+    assert words(received(bench, connection)) == "r1 r2 r3"
+    consume(channel, other, b"other")
+    assert received(bench, connection) == [(4, "o1")]
+    channel.claim(2, False, 0)
+    connection.feed(nack(2, 1))
+    channel.settle_claimed(2, 2, 2, 0)
+    assert words(received(bench, connection)) == "r1 r3"
+    assert (queue.acked, queue.unacked, other.unacked) == (1, 2, 1)
+
+
 def test_deliveries_that_return_by_one_nack_are_not_fenced(bench, connection):
     queue = grouped(bench, most=3)
     send(connection, "r1 r2 r3")
