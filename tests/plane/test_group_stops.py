@@ -288,6 +288,18 @@ def test_if_the_clock_is_set_back_a_group_waits_no_longer_than_the_longest_delay
     queue.check()
 
 
+def test_a_time_that_is_soon_stays_so_when_the_clock_is_set_back(bench, connection):
+    queue = retrying(bench, rule={"causes": ALL, "min_ms": 100, "max_ms": 10_000})
+    send(connection, "r1 g1")
+    consume(connection.channels[2], queue)
+    bench.turns()
+    connection.feed(nack(2, 1))
+    bench.at(START - 5000)
+    connection.feed(nack(2, 2))
+    assert state(queue, b"r") == (["retrying"], START + 100, 1, 0)
+    assert state(queue, b"g") == (["retrying"], START - 4900, 1, 0)
+
+
 def test_a_released_group_does_not_wait_and_a_start_does_not_let_it_wait_again(make_bench):
     bench = make_bench()
     bench.at(START)

@@ -272,6 +272,22 @@ def test_a_sticky_group_without_messages_has_a_new_owner_after_its_idle_time(ben
     assert len(queue.gate) == 0
 
 
+def test_what_waits_for_a_consumer_whose_group_was_idle_goes_out_as_soon_as_that_has_credit(bench, connection):
+    queue = grouped(bench, sticky=True)
+    connection.channels[2].prefetch = 1
+    consume(connection.channels[2], queue)
+    send(connection, "r1")
+    assert words(received(bench, connection)) == "r1"
+    connection.feed(ack(2, 1))              # r is idle, and its owner's.
+    send(connection, "g1")
+    assert words(received(bench, connection)) == "g1"
+    assert not connection.channels[3].get(queue, False)
+    send(connection, "r2")
+    assert not connection.channels[3].get(queue, False)
+    connection.feed(ack(2, 2))
+    assert words(received(bench, connection)) == "r2"
+
+
 def test_groups_that_a_consumer_has_lost_do_not_count_when_new_ones_are_shared_out(bench, connection):
     bench.at(1000)
     queue = grouped(bench, sticky=True, idle_ms=10)

@@ -2,6 +2,7 @@
 
 import shutil
 import tempfile
+import time
 from array import array
 from pathlib import Path
 
@@ -93,6 +94,47 @@ def test_a_queue_without_the_rule_any_more_gives_all_up(bench):
     assert bench.core.enforce_retention(99) == 0
     assert plane.replay(queue, 1, ALL)[0] == 5      # of the segment that is still appended to
     queue.check()
+
+
+def test_a_queue_without_the_rule_gives_all_up_though_it_is_in_pieces(bench):
+    queue = fill(bench, retain_octets=1 << 20)
+    queue.set_rules()
+    assert [bench.core.enforce_retention(1) for _ in range(5)] == [1, 1, 1, 1, 0]
+    assert plane.describe_retention(queue)[0] == 0
+
+
+def test_retention_retires_so_many_segments_of_all_queues_together(bench):
+    fill(bench, retain_octets=0)
+    bench.queue(b"r", retain_octets=0)
+    bench.connection(1).feed(numbered(1, 45).replace(b"\1q", b"\1r"))
+    assert len(read(bench, bench.queues[b"r"])) == 45
+    assert [bench.core.enforce_retention(3) for _ in range(4)] == [3, 3, 2, 0]
+
+
+def test_as_many_octets_as_may_stay_do_and_the_time_is_read_when_they_are_counted(bench):
+    queue = fill(bench, retain_octets=1 << 20)
+    octets = plane.describe_retention(queue)[1]
+    queue.set_rules(retain_octets=octets)
+    assert bench.core.enforce_retention(9) == 0
+    queue.set_rules(retain_octets=octets - 1)
+    assert bench.core.enforce_retention(9) == 1
+    queue.set_rules(retain_ms=3600 * 1000)
+    bench.core.clock = lambda: time.time_ns() + 3601 * 10**9
+    assert bench.core.enforce_retention(9) == 3
+
+
+@pytest.mark.parametrize("levels", [(0, 1), (1, 0)])
+def test_of_all_levels_the_oldest_segments_go_first(bench, levels):
+    queue = bench.queue(max_priority=1, retain_octets=1 << 20)
+    for at, level in enumerate(levels):
+        bench.at(1000 * (at + 1))
+        bench.connection(1).feed(numbered(45 * at + 1, 45, priority=level))
+        assert len(read(bench, queue)) == 45
+    segments, octets, first, _ = plane.describe_retention(queue)
+    assert (segments, first) == (8, 1)
+    queue.set_rules(retain_octets=octets // 2)
+    assert bench.core.enforce_retention(9) == 4
+    assert plane.describe_retention(queue)[2] == 46
 
 
 def test_replayed_messages_come_in_order_before_newer_ones_and_say_so(bench):
