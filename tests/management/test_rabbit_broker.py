@@ -1,6 +1,12 @@
 """RabbitMQ's overview, nodes and health checks."""
 
+import asyncio
+import json
+from types import SimpleNamespace
+
 import pytest
+
+from brokerd.management import rabbit_broker
 
 
 def test_the_overview_has_what_clients_look_for(http):
@@ -56,3 +62,18 @@ def test_ports_and_protocols_that_nobody_listens_at_fail(http, shared):
                                   "auth", "vhost-limits", "user-limits"])
 def test_small_questions_have_answers(http, path):
     http.get(f"/api/{path}")
+
+
+def test_a_quorum_queue_without_its_files_has_no_leader():
+    asked = []
+
+    async def ask(verb, **fields):
+        asked.append((verb, fields))
+        return {"items": [{"name": name, "vhost": "/", "type": type_, "state": state} for name, type_, state in (
+            ("a", "quorum", "running"), ("b", "quorum", "down"), ("c", "classic", "down"), ("d", "quorum", "paused"))]}
+
+    call = SimpleNamespace(ask=ask, values={"vhost": "/", "pattern": "^."})
+    answer = asyncio.run(rabbit_broker._quorum_queues(call))
+    assert asked == [("queue list", {"vhost": "/", "name": "^.", "use_regex": True})]
+    assert answer.status_code == 503
+    assert [row["name"] for row in json.loads(answer.body)["queues"]] == ["b"]

@@ -16,6 +16,7 @@ from brokerd.management.rabbit_shapes import QUEUE_STATS, details, with_rates
 
 RABBIT_VERSION = "3.13.7"  # whose API this is: clients choose by it what they may ask for
 AGE_SECONDS_MAX = 3600
+WITHOUT_LEADER = "quorum-queues-without-elected-leaders"
 # As RabbitMQ counts them: months of 30 days, years of 365.
 DAYS = {"day": 1, "days": 1, "week": 7, "weeks": 7, "month": 30, "months": 30, "year": 365, "years": 365}
 
@@ -47,6 +48,9 @@ def routes() -> list[tuple[str, str, Route]]:
         ("GET", f"{checks}/below-node-connection-limit", Route(_below_limit)),
         ("GET", f"{checks}/ready-to-serve-clients", Route(_ok)),
         ("GET", f"{checks}/metadata-store/initialized", Route(_ok)),
+        ("GET", f"{checks}/metadata-store/initialized/with-data", Route(_ok)),
+        ("GET", f"{checks}/{WITHOUT_LEADER}/vhost/{{vhost}}/pattern/{{pattern}}", Route(_quorum_queues)),
+        ("GET", f"{checks}/{WITHOUT_LEADER}/all-vhosts/pattern/{{pattern}}", Route(_quorum_queues)),
         ("GET", "/api/healthchecks/node", Route(_ok)),
         ("GET", "/api/healthchecks/node/{node}", Route(_ok)),
     ]
@@ -308,6 +312,20 @@ async def _below_limit(call: Call) -> Response:
 
 async def _virtual_hosts(call: Call) -> Response:
     await call.ask("vhost list", page=1, page_size=1)  # A vhost that cannot be opened ends the start.
+    return as_json({"status": "ok"})
+
+
+async def _quorum_queues(call: Call) -> Response:
+    """Whether quorum queues with such a name are out of service.  There is one node, so only lost files do that."""
+    vhost, pattern = call.values.get("vhost", ""), call.values["pattern"]
+    found = await call.ask("queue list", vhost=vhost, name=pattern, use_regex=True)
+    down = [
+        {"readable_name": f"queue '{row['name']}' in vhost '{row['vhost']}'", "name": row["name"],
+         "virtual_host": row["vhost"], "type": "rabbit_quorum_queue"}
+        for row in found["items"] if row["type"] == "quorum" and row["state"] == "down"
+    ]  # fmt: skip
+    if down:
+        return _failed("There are quorum queues without elected leaders", queues=down)
     return as_json({"status": "ok"})
 
 

@@ -25,6 +25,8 @@ def routes() -> list[tuple[str, str, Route]]:
         ("POST", "/api/definitions", Route(_import, admin)),
         ("POST", "/api/definitions/{vhost}", Route(_import, admin)),
         ("POST", "/api/definitions/upload", Route(_import, admin)),
+        ("GET", "/api/all-configuration", Route(_export, admin)),  # what both were called before RabbitMQ 3
+        ("POST", "/api/all-configuration", Route(_import, admin)),
         ("POST", "/api/definitions/{vhost}/upload", Route(_import, admin)),
     ]
 
