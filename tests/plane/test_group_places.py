@@ -236,3 +236,15 @@ def test_what_an_operator_released_after_a_start_is_not_parked_again_when_the_ru
     assert words(received(bench, connection)) == "r1"
     queue.check()
     bench.close()
+
+
+def test_a_redriven_message_says_its_group_and_its_place_there_once(bench, connection):
+    queue = grouped(bench)
+    connection.channels[2].consume(queue, b"c", no_ack=False, arguments={"x-group-info": True})
+    bench.core.put((queue,), b"", b"q", properties({b"x-group-id": b"r", b"group-id": b"r", b"x-group-seq": 1}), b"r1",
+                   redriven=True)
+    assert queue.gate.put_back(1) or queue.gate.scan(10)
+    bench.turns()
+    one, = connection.delivered()
+    names = [b"x-group-id", b"x-group-seq", b"x-group-token", b"x-group-first"]
+    assert [one.properties.count(bytes([len(name)]) + name) for name in names] == [1, 1, 1, 1]

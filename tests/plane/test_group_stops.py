@@ -300,6 +300,18 @@ def test_a_time_that_is_soon_stays_so_when_the_clock_is_set_back(bench, connecti
     assert state(queue, b"g") == (["retrying"], START - 4900, 1, 0)
 
 
+def test_a_clock_that_was_set_back_is_noticed_though_no_message_returns(bench, connection):
+    queue = retrying(bench)
+    send(connection, "r1")
+    consume(connection.channels[2], queue)
+    bench.turns()
+    connection.feed(nack(2, 1))
+    bench.at(START - 500_000)
+    send(connection, "g1")
+    bench.turns()
+    assert state(queue, b"r") == (["retrying"], START - 500_000 + 1000, 1, 0)
+
+
 def test_a_released_group_does_not_wait_and_a_start_does_not_let_it_wait_again(make_bench):
     bench = make_bench()
     bench.at(START)

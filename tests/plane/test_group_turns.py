@@ -1,7 +1,7 @@
 """Whose turn it is among groups, and what holds a group."""
 
 import pytest
-from tests.plane.harness import ack, consume, reject
+from tests.plane.harness import ack, consume, nack, reject
 from tests.plane.test_groups import NAMES, grouped, received, send, words
 
 from brokerd import plane
@@ -28,6 +28,46 @@ def test_groups_that_wait_and_messages_that_come_take_turns(bench, connection):
         connection.feed(ack(2, tag))
     assert sorted(words(got).split()) == ["b1", "c1", "d1", "e1", "g2", "r2"]
     assert {"r2", "b1"} <= set(words(got).split()[:3])
+
+
+def test_messages_that_come_go_out_while_many_groups_wait(bench, connection):
+    queue = grouped(bench)
+    connection.channels[2].prefetch = 1
+    send(connection, "a1 b1 c1 d1 e1 f1")
+    queue.gate.scan(6)
+    send(connection, "u1 v1 w1")
+    consume(connection.channels[2], queue)
+    got = []
+    for tag in range(1, 7):
+        got += received(bench, connection)
+        connection.feed(ack(2, tag))
+    assert sorted(words(got).split()) == ["a1", "b1", "c1", "u1", "v1", "w1"]
+
+
+def test_a_new_consumer_gets_no_group_of_one_that_left_and_has_not_settled(bench, connection):
+    queue = grouped(bench, sticky=True)
+    tag = consume(connection.channels[2], queue, b"2")
+    send(connection, "r1")
+    assert words(received(bench, connection)) == "r1"
+    connection.channels[2].cancel(tag)
+    consume(connection.channels[3], queue, b"3")
+    send(connection, "r2 g1")
+    assert words(received(bench, connection)) == "g1"
+    connection.feed(ack(2, 1))
+    assert words(received(bench, connection)) == "r2"
+
+
+def test_what_has_returned_or_is_set_aside_locks_no_group_when_the_rule_comes(bench, connection):
+    queue = bench.queue()
+    send(connection, "r1 r2 g1 g2")
+    assert connection.channels[2].get(queue, False)
+    assert words(received(bench, connection)) == "r1"
+    connection.feed(nack(2, 1))
+    assert queue.set_aside(3)
+    queue.gate = plane.Groups(sticky=False, by="header", names=NAMES)
+    consume(connection.channels[3], queue)
+    assert words(received(bench, connection)) == "r1 g2"
+    queue.check()
 
 
 def test_the_next_of_a_group_waits_until_the_dead_letter_of_the_one_before_is_stored(bench, connection):
