@@ -314,3 +314,29 @@ def test_a_second_purge_drops_what_waits_too(bench, connection):
         assert plane.purge_some(queue, queue.next_seq, 100) == (4, True)
         assert (queue.gate.waiting, len(queue.gate)) == (0, 0)
     queue.check()
+
+
+@pytest.mark.parametrize("first", ["g", "r"])
+def test_a_group_without_messages_goes_on_in_its_time_though_a_purge_came_meanwhile(bench, first):
+    bench.at(1000)
+    connection = bench.connection(1, 2)
+    queue = grouped(bench)
+    queue.gate.set_rule(causes=0xFF, min_ms=100, max_ms=100)
+    send(connection, "g1 r1" if first == "g" else "r1 g1")
+    consume(connection.channels[2], queue)
+    tags = {body: tag for tag, body in received(bench, connection)}
+    connection.feed(nack(2, tags["r1"]))
+    send(connection, "g2")
+    assert received(bench, connection) == []
+    queue.set_rules(max_length=1)
+    bench.turns()
+    assert (queue.discarded, queue.gate.waiting) == (1, 1)      # r1 has gone, and r waits for its time.
+    assert plane.purge_some(queue, queue.next_seq, 100) == (1, True)
+    queue.check()
+    bench.at(1100)
+    send(connection, "r2")
+    assert words(received(bench, connection)) == "r2"
+    connection.feed(ack(2, 0, multiple=True))
+    bench.turns()
+    queue.check()
+    assert len(queue.gate) == 0

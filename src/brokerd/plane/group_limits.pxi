@@ -111,14 +111,15 @@ cdef bint groups_part_with(gate_t *gate, uint64_t seq, place_t *t) noexcept nogi
 
 
 cdef uint32_t groups_purge(gate_t *gate, uint32_t most) noexcept nogil:
-    """Drop up to so many messages that wait; how many were.  Nothing keeps their groups any more."""
+    """Drop up to so many messages that wait; how many were.  Nothing keeps their groups any more.
+
+    The walk ends with the last message: a group behind, whose messages a length limit has dropped, keeps its state and its
+    time.  So times stay; those that do not count any more are skipped when they are due."""
     cdef groups_t *gs = <groups_t *>gate
     cdef uint32_t n = 0
     cdef group_t *g
     while n < most and gate.waiting:
-        if gs.walked == 0:
-            dues_free(&gs.retry.due)
-            gs.walked = 1
+        gs.walked = max(gs.walked, <uint32_t>1)
         if gs.walked >= gs.pool.groups_n:
             break
         g = group_at(&gs.pool, gs.walked)
@@ -131,6 +132,8 @@ cdef uint32_t groups_purge(gate_t *gate, uint32_t most) noexcept nogil:
         gs.walked += 1
     if n < most:
         gs.walked = 0
+    if gs.pool.live == 0:
+        dues_free(&gs.retry.due)
     return n
 
 
