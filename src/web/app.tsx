@@ -16,6 +16,7 @@ import { Queue } from "./queue.tsx";
 import { Queues } from "./queues.tsx";
 import { Run, Runs } from "./runs.tsx";
 import { Stream, StreamList } from "./streams.tsx";
+import { Traces } from "./traces.tsx";
 import { Users, VHosts } from "./users.tsx";
 import "./style.css";
 
@@ -47,6 +48,7 @@ const PAGES: Page[] = [
   { name: "log", label: "Log", key: "i", list: () => <Log />, tag: "administrator" },
   { name: "audits", label: "Audits", key: "r", list: () => <Runs />, tag: "administrator",
     one: ([id]) => <Run key={id} id={id} /> },
+  { name: "traces", label: "Traces", key: "t", list: () => <Traces />, tag: "administrator" },
   { name: "definitions", label: "Definitions", key: "d", list: () => <Definitions />, tag: "administrator" },
 ];
 

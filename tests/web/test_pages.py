@@ -9,7 +9,7 @@ from tests.web.conftest import AXE, MS, find_barriers, log_in
 expect.set_options(timeout=MS)
 PAGES = ("overview", "queues", "queues/%2F/orders", "streams", "streams/%2F/log", "exchanges",
          "exchanges/%2F/amq.topic", "connections", "channels", "policies",
-         "shovels", "federation", "users", "vhosts", "changes", "log", "audits", "definitions")
+         "shovels", "federation", "users", "vhosts", "changes", "log", "audits", "traces", "definitions")
 
 
 @pytest.fixture(scope="module", autouse=True)
