@@ -267,3 +267,29 @@ def test_a_group_whose_turn_it_was_does_not_go_out_once_it_is_stopped(bench, con
     assert received(bench, connection) == []
     assert queue.gate.resume(b"r") is (stop == "pause")     # What is parked, resume does not release.
     assert words(received(bench, connection)) == ("r1" if stop == "pause" else "")
+
+
+def test_a_group_of_which_nothing_waits_is_not_parked(bench, connection, queue):
+    consume(connection.channels[2], queue)
+    send(connection, "r1")
+    assert words(received(bench, connection)) == "r1"
+    assert not queue.gate.park(b"r")
+    send(connection, "r2")
+    connection.feed(ack(2, 1))
+    assert words(received(bench, connection)) == "r2"
+
+
+def test_how_long_messages_waited_is_right_though_nobody_asks_between_their_changes(bench):
+    bench.at(1000)
+    queue = grouped(bench)
+    connection = bench.connection(1, 2)
+    consume(connection.channels[2], queue)
+    send(connection, "r1 r2")           # One waits,
+    bench.at(1500)
+    send(connection, "r3")              # two,
+    bench.at(1700)
+    connection.feed(ack(2, 1))          # one,
+    bench.at(2000)
+    connection.feed(ack(2, 2))          # none.
+    bench.at(3000)
+    assert queue.gate.waited_ns == (500 + 2 * 200 + 300) * 1_000_000

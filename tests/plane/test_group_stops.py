@@ -304,12 +304,17 @@ def test_a_clock_that_was_set_back_is_noticed_though_no_message_returns(bench, c
     queue = retrying(bench)
     send(connection, "r1")
     consume(connection.channels[2], queue)
+    bench.at(START + 100_000)
     bench.turns()
+    connection.delivered()
     connection.feed(nack(2, 1))
-    bench.at(START - 500_000)
+    back = START + 50_000               # Before the latest time that the gate has seen, and after the first.
+    bench.at(back)
     send(connection, "g1")
-    bench.turns()
-    assert state(queue, b"r") == (["retrying"], START - 500_000 + 1000, 1, 0)
+    assert words(received(bench, connection)) == "g1"
+    assert state(queue, b"r") == (["retrying"], back + 1000, 1, 0)
+    bench.at(back + 1000)
+    assert words(received(bench, connection)) == "r1"
 
 
 def test_a_released_group_does_not_wait_and_a_start_does_not_let_it_wait_again(make_bench):
@@ -561,3 +566,18 @@ def test_a_message_that_parks_its_group_by_a_crash_parks_the_earlier_ones_for_th
         assert received(bench, connection) == []
         assert state(queue, b"r")[0] == ["parked"]
     queue.check()
+
+
+def test_the_journal_tells_once_of_a_group_that_two_of_its_messages_park(bench, connection, tmp_path):
+    queue = retrying(bench, sticky=True, delivery_limit=1, limit_stops=True)
+    queue.set_journal(True)
+    send(connection, "r1 r2")
+    consume(connection.channels[2], queue)
+    assert words(received(bench, connection)) == "r1 r2"
+    connection.feed(nack(2, 2))
+    connection.feed(nack(2, 1))
+    bench.turns()
+    assert state(queue, b"r") == (["parked"], 0, 2, 0)
+    octets = (tmp_path / "q" / layout.journal_name(1)).read_bytes()
+    events = [layout.EVENT.unpack_from(octets, at) for at in range(64, 64 + 32 * 20, 32)]
+    assert [event[0] for event in events if event[5] == layout.GROUP_PARKED_EVENT] == [2]

@@ -341,6 +341,53 @@ def test_if_the_clock_is_set_back_a_message_waits_no_longer_than_the_longest_del
     assert queue.gate.waiting == 0
 
 
+def test_a_time_that_is_soon_stays_so_when_the_clock_is_set_back(bench, connection):
+    queue = retrying(bench, rule={"causes": ALL, "min_ms": 100, "max_ms": 10_000})
+    send(connection, b"a", b"b")
+    consume(connection.channels[2], queue)
+    bench.turns()
+    connection.delivered()
+    connection.feed(nack(2, 1))
+    bench.at(START - 5000)
+    connection.feed(nack(2, 2))
+    assert [when for when, _, _ in queue.gate.upcoming(2)] == [START - 4900, START + 100]
+
+
+def test_a_clock_that_was_set_back_is_noticed_when_a_message_is_asked_for(bench, connection):
+    queue = retrying(bench)
+    send(connection, b"a")
+    consume(connection.channels[2], queue)
+    bench.turns()
+    connection.delivered()
+    connection.feed(nack(2, 1))
+    bench.at(START - 500_000)
+    send(connection, b"b")
+    assert bodies(bench, connection) == [b"b"]
+    assert [when for when, _, _ in queue.gate.upcoming(2)] == [START - 499_000]
+
+
+def test_a_start_finds_a_message_that_waits_behind_one_that_does_not(make_bench):
+    bench = make_bench()
+    bench.at(START)
+    queue = retrying(bench)
+    connection = bench.connection(1, 2)
+    send(connection, b"a", b"b")
+    consume(connection.channels[2], queue)
+    bench.turns()
+    connection.feed(nack(2, 2))
+    bench = make_bench()
+    bench.at(START + 10)
+    queue = bench.recovered()
+    queue.gate = plane.Retry()
+    queue.gate.set_rule(causes=ALL, min_ms=100, max_ms=1000)
+    bench.at(START + 10)
+    connection = bench.connection(1, 2)
+    consume(connection.channels[2], queue)
+    assert bodies(bench, connection) == [b"a"]
+    bench.at(START + 100)
+    assert bodies(bench, connection) == [b"b"]
+
+
 def test_a_start_under_a_clock_that_was_set_back_waits_no_longer_either(make_bench):
     bench = make_bench()
     bench.at(START)
