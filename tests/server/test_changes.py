@@ -8,6 +8,7 @@ import pytest
 from tests.broker import Broker
 from tests.conversations.peer import eventually
 from tests.server.clients import close_all, connect, publish_confirmed
+from tests.server.clients import made as made_by_clients
 from tests.server.test_control import Peer
 from tests.server.test_operations import ask
 
@@ -232,6 +233,31 @@ def test_a_connection_is_closed_and_a_consumer_cancelled_by_an_operator(broker, 
     ask(peer, "connection close", connection=str(row["number"]), reason="go away")
     with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match="go away"):
         connection.channel()
+
+
+def test_all_connections_of_a_user_or_in_a_vhost_are_closed(broker, peer):
+    ask(peer, "vhost add", vhost="two")
+    for user in ("ann", "bob"):
+        ask(peer, "user add", user=user, password="x", tags=["management"])
+        for vhost in ("/", "two"):
+            ask(peer, "permission set", user=user, configure=".*", write=".*", read=".*", vhost=vhost)
+    for user, path in (("ann", "%2F"), ("bob", "%2F"), ("bob", "two"), ("guest", "%2F")):
+        password = "guest" if user == "guest" else "x"
+        made = pika.BlockingConnection(pika.URLParameters(f"amqp://{user}:{password}@127.0.0.1:{broker.port}/{path}"))
+        made_by_clients.append(made)
+
+    def left():
+        rows = ask(peer, "connection list")["items"]    # A client may not have answered yet.
+        return sorted((row["user"], row["vhost"]) for row in rows if row["state"] == "running")
+
+    assert ask(peer, "connection close_all", as_user="ann", user="bob") == {"connections": 0}
+    assert ask(peer, "connection close_all", vhost="two") == {"connections": 1}
+    assert left() == [("ann", "/"), ("bob", "/"), ("guest", "/")]
+    assert ask(peer, "connection close_all", as_user="ann") == {"connections": 1}
+    assert ask(peer, "connection close_all", user="bob", reason="go away") == {"connections": 1}
+    assert left() == [("guest", "/")]
+    assert ask(peer, "connection close_all") == {"connections": 1}
+    assert left() == []
 
 
 # --- logins

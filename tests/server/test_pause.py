@@ -74,6 +74,16 @@ def test_a_queue_of_the_same_name_is_not_paused(broker, close):
     assert state(broker) == "running"
 
 
+def test_a_backup_has_the_pause(broker, make_broker, close, tmp_path, capsys):
+    fill(broker, "q", numbered(3))
+    ask(broker, "queue pause", queue="q")
+    ask(broker, "node backup", out=str(tmp_path / "backup"))
+    assert brokerctl.run(["restore", str(tmp_path / "backup"), str(tmp_path / "restored")]) == 0
+    other = make_broker(directory=tmp_path / "restored").start()
+    assert state(other) == "paused"
+    assert got(other) is None
+
+
 def test_brokerctl_pauses_under_both_names_and_lists_the_state(broker, close, capsys):
     fill(broker, "q", numbered(1))
     directory = ["-D", str(broker.directory)]

@@ -1,9 +1,11 @@
 """Operations on connections."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 from brokerd.operations import OperationError, describing, rights
+from brokerd.operations.changing import Lasting
+from brokerd.operations.jobs import ON_LOOP, Pace, Steps
 from brokerd.operations.lists import Listing, Page, Paging
 from brokerd.operations.rows import DONE, Done, Field, Name, Operation, Right, TypedDict, Who, request
 
@@ -95,11 +97,51 @@ def _close(node: "Node", who: Who, request: CloseRequest) -> Done:
     from brokerd.errors import ConnectionForced
 
     connection = find_connection(node, who, request.connection)
-    if not who.local and connection.user != who.user and not rights.has_tag(node, who, "administrator"):
+    if not _may_close(node, who)(connection):
         raise OperationError(f"connection close refused: user '{who.user}' may close only its own connections", 403)
     connection.shut(ConnectionForced(request.reason))
     node.core.turn()
     return DONE
+
+
+def _may_close(node: "Node", who: Who) -> Callable[[Any], bool]:
+    """The function that tells whether the user may close a connection: its own, and an administrator each."""
+    if rights.has_tag(node, who, "administrator"):
+        return lambda connection: True
+    return lambda connection: bool(connection.user == who.user)
+
+
+# --- connection close_all
+
+
+@request
+class CloseAllRequest:
+    user: Annotated[str, Field("Only those of this user; empty: of all.")] = ""
+    vhost: Annotated[str, Field("Only those in this vhost; empty: in all.")] = ""
+    reason: Annotated[str, Field("Reason for the clients.", high=200)] = "Closed via management plugin"
+
+
+class Closed(TypedDict):
+    connections: int
+
+
+def _close_all(node: "Node", who: Who, request: CloseAllRequest) -> Lasting:
+    from brokerd.errors import ConnectionForced
+
+    def steps() -> Steps:
+        pace, closed, may_close = Pace(), 0, _may_close(node, who)
+        for connection in find_clients(node, who, request.vhost, request.user):
+            is_open = connection in node.connections and str(connection.state) not in ("closing", "closed")
+            if connection.number and is_open and may_close(connection):
+                connection.shut(ConnectionForced(request.reason))
+                closed += 1
+            if pace.is_over():
+                node.core.turn()
+                yield ON_LOOP
+        node.core.turn()
+        return {"connections": closed}
+
+    return Lasting(node, steps())
 
 
 OPERATIONS = (
@@ -107,6 +149,12 @@ OPERATIONS = (
         "connection", "close",
         "Close a client's connection.",
         CloseRequest, Done, Right("management"), _close, changes=True, aliases=("close_connection",),
+    ),
+    Operation(
+        "connection", "close_all",
+        "Close the connections of clients: all, or those of a user, or in a vhost.",
+        CloseAllRequest, Closed, Right("management", "visit"), _close_all, changes=True, job=True,
+        aliases=("close_all_connections", "close_all_user_connections"),
     ),
     Operation(
         "connection", "list",

@@ -175,7 +175,7 @@ OPERATIONS = (
         "exchange", "declare",
         "Make an exchange, or check that it is there with these properties.",
         DeclareRequest, Declared, Right("management", "visit"), _declare, changes=True, job=True,
-        aliases=("declare_exchange",),
+        aliases=("declare_exchange", "create_exchange"),
     ),
     Operation(
         "exchange", "delete",

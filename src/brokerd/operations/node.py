@@ -232,6 +232,6 @@ OPERATIONS = (
     Operation(
         "node", "show",
         "Show the broker's state: version, memory, disk, alarms, and counts of queues, clients and messages.",
-        ShowRequest, NodeShown, Right("management"), _show, job=True, aliases=("status",),
+        ShowRequest, NodeShown, Right("management"), _show, job=True, aliases=("status", "cluster_status"),
     ),
 )  # fmt: skip

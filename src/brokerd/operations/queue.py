@@ -439,7 +439,7 @@ OPERATIONS = (
         "queue", "declare",
         "Make a queue, or check that it is there with these properties.",
         DeclareRequest, Declared, Right("management", "visit"), _declare, changes=True, job=True,
-        aliases=("declare_queue",),
+        aliases=("declare_queue", "create_queue"),
     ),
     Operation(
         "queue", "delete",
