@@ -472,6 +472,25 @@ def test_a_message_whose_last_try_a_crash_ended_parks_its_group(make_bench):
     queue.check()
 
 
+@pytest.mark.parametrize("max_priority", [0, 1])
+def test_without_the_action_a_message_whose_last_try_a_crash_ended_dies_and_its_group_goes_on(make_bench, max_priority):
+    rules = {"delivery_limit": 1, "dead_letters": True, "max_priority": max_priority}
+    bench = make_bench()
+    queue = grouped(bench, **rules)
+    connection = bench.connection(1, 2)
+    send(connection, "r1 r2 g1")
+    connection.channels[2].prefetch = 1
+    consume(connection.channels[2], queue)
+    assert words(received(bench, connection)) == "r1"
+    bench = make_bench()
+    queue = grouped(bench, recovered=True, **rules)
+    connection = bench.connection(1, 2)
+    consume(connection.channels[2], queue)
+    assert sorted(words(received(bench, connection)).split()) == ["g1", "r2"]
+    assert queue.died == [("delivery_limit", b"r1")]
+    queue.check()
+
+
 def test_parks_and_retry_times_outlast_compaction(make_bench, monkeypatch):
     monkeypatch.setattr(compaction, "LIVE_PERCENT_MAX", 100)
     rule = {"causes": ALL, "min_ms": 70_000, "max_ms": 10_000_000}

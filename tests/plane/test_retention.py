@@ -153,6 +153,12 @@ def test_replayed_messages_come_in_order_before_newer_ones_and_say_so(bench):
     queue.check()
 
 
+def test_octets_of_what_is_replayed_are_ready(bench):
+    queue = fill(bench, retain_octets=1 << 20)
+    assert plane.replay(queue, 1, 5)[0] == 5
+    assert (queue.ready, queue.ready_octets) == (5, 5 * (6 + len(BODY)))
+
+
 def test_what_is_chosen_is_replayed_in_pieces(bench):
     queue = fill(bench, retain_octets=1 << 20)
     chosen = array("Q", [2, 3, 17, 39, 90])
@@ -176,6 +182,7 @@ def test_only_messages_since_a_time_are_replayed(bench):
     bench.at(2000)
     publisher.feed(numbered(21, 20))
     assert len(read(bench, queue)) == 40
+    assert plane.replay(queue, 1, ALL, since_ns=2000 * 1_000_000, dry=True) == (20, 0, 21, 40)
     assert plane.replay(queue, 1, ALL, since_ns=1500 * 1_000_000) == (20, 0, 21, 40)
 
 
@@ -552,3 +559,11 @@ def test_what_is_replayed_into_a_full_queue_makes_it_no_longer_than_its_limit(be
     bench.turns()
     assert queue.ready == 10
     queue.check()
+
+
+def test_what_is_replayed_into_a_full_queue_that_refuses_publishes_stays(bench):
+    queue = fill(bench, retain_octets=1 << 20, max_length=60)
+    queue.set_rules(retain_octets=1 << 20, max_length=10, overflow=1)
+    assert plane.replay(queue, 1, ALL)[0] == 45
+    bench.turns()
+    assert (queue.ready, queue.discarded) == (45, 0)

@@ -225,3 +225,12 @@ def test_0_is_no_hash_and_no_size():
         Window(0)
     with pytest.raises(ValueError, match="one key at least"):
         Window(1).change(0, -1, b"")
+
+
+def test_a_window_of_waiting_keys_that_becomes_smaller_keeps_the_newest():
+    window = plane.Window(8)
+    window.set_rule(by_content=False, waiting=True, action=0, group_from=0)
+    for key in range(1, 9):
+        window.enter(key << 32, 1 << 60, 0, key)
+    window.change(2, -1, b"")
+    assert (len(window), [window.knows(key << 32, 0) for key in range(1, 9)]) == (2, [False] * 6 + [True] * 2)
