@@ -228,7 +228,7 @@ def test_0_is_no_hash_and_no_size():
 
 
 def test_a_window_of_waiting_keys_that_becomes_smaller_keeps_the_newest():
-    window = plane.Window(8)
+    window = Window(8)
     window.set_rule(by_content=False, waiting=True, action=0, group_from=0)
     for key in range(1, 9):
         window.enter(key << 32, 1 << 60, 0, key)
