@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from brokerd.operations import OperationError, jobs
-from brokerd.operations.jobs import ON_LOOP, Encoded
-from brokerd.operations.lists import SORTED_AT_ONCE, Listing
+from brokerd.operations.jobs import IN_THREAD, ON_LOOP, Encoded
+from brokerd.operations.lists import MANY_ROWS, SORTED_AT_ONCE, Listing
 
 
 def paging(**fields):
@@ -15,12 +15,19 @@ def paging(**fields):
 
 
 def made(names, describe=lambda name: {"name": name}, **fields):
-    """The answer of a list of things that are their names, and how many pieces it took."""
-    steps = Listing(((name, name, name) for name in names), describe, paging(**fields)).steps()
-    pieces = 1
+    """The answer of a list of things that are their names, and how many pieces it took.  It looks at things on the loop
+    alone."""
+    place, pieces = ON_LOOP, 1
+
+    def on_the_loop(name):
+        assert place is ON_LOOP
+        return describe(name)
+
+    steps = Listing(((name, name, name) for name in names), on_the_loop, paging(**fields)).steps()
     try:
         while True:
-            assert next(steps) is ON_LOOP
+            place = next(steps)
+            assert place in (ON_LOOP, IN_THREAD)
             pieces += 1
     except StopIteration as end:
         answer = end.value
@@ -61,6 +68,12 @@ def test_a_page_has_its_rows_and_no_other_is_described():
 def test_what_has_gone_meanwhile_is_left_out():
     assert names_of(made(["a", "b", "c"], lambda name: None if name == "b" else {"name": name})[0]) == ["a", "c"]
     assert made(["a"], lambda name: None)[0]["items"] == []
+
+
+@pytest.mark.parametrize("count", [MANY_ROWS - 1, MANY_ROWS])
+def test_names_come_as_they_are_also_those_that_are_not_utf_8(count):
+    names = ["a é", "b \udcff", *(f"c{number:04}" for number in range(count - 2))]
+    assert names_of(made(names)[0]) == names
 
 
 def test_a_long_list_lets_others_have_their_turn(monkeypatch):

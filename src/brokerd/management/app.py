@@ -7,7 +7,8 @@ Below ``/api`` errors have RabbitMQ's shape, and a user who may not do something
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
@@ -17,6 +18,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from brokerd.management import answers
+from brokerd.management.again import Again
 from brokerd.management.answers import BadRequest, Denied, Fault, NotThere
 from brokerd.management.control import Control, Refused, Unavailable, decode
 from brokerd.management.logins import Login, Logins
@@ -51,10 +53,13 @@ Handler = Callable[["Call"], Awaitable[Response]]
 @dataclass(frozen=True, slots=True)
 class Route:
     """The answer at a path.  ``tag``: the user has it, or one that includes it; "": every user who has logged in;
-    None: everybody."""
+    None: everybody.  ``again``: an answer that took long may be given again for some seconds.  ``changes``: what lists
+    show is different afterwards; None: it is unless the method is GET or HEAD."""
 
     handler: Handler
     tag: str | None = "management"
+    again: bool = False
+    changes: bool | None = None
 
 
 @dataclass(slots=True)
@@ -65,6 +70,7 @@ class Services:
     logins: Logins
     samples: "Samples"
     settings: dict[str, Any]
+    again: Again = field(default_factory=Again)
 
 
 class Call:
@@ -206,7 +212,20 @@ class App:
             if route.tag and not call.has_tag(route.tag):
                 status = 403 if _is_own_style(path) else 401
                 raise Fault(status, WITHOUT_TAG[route.tag])
+        return await _handled(call, route)
+
+
+async def _handled(call: Call, route: Route) -> Response:
+    again = call.services.again
+    if route.again:
+        login = call.login
+        key = call.path, call.raw_query, login.user, login.tags, login.grant
+        return await again.answer(key, partial(route.handler, call))
+    try:
         return await route.handler(call)
+    finally:
+        if call.method not in ("GET", "HEAD") if route.changes is None else route.changes:
+            again.end_all()
 
 
 def _query(text: str) -> dict[str, str]:

@@ -61,9 +61,26 @@ def routes() -> list[tuple[str, str, Route]]:
     """The routes of this module."""
     return [
         ("GET", "/metrics", Route(_aggregated, "monitoring")),
-        ("GET", "/metrics/per-object", Route(_per_object, "monitoring")),
-        ("GET", "/metrics/detailed", Route(_detailed, "monitoring")),
+        ("GET", "/metrics/per-object", Route(_per_object, "monitoring", again=True)),
+        ("GET", "/metrics/detailed", Route(_detailed, "monitoring", again=True)),
     ]
+
+
+class _Asked:
+    """What the families of one page ask the broker: the same question once."""
+
+    __slots__ = ("_answers", "_call", "services")
+
+    def __init__(self, call: Call) -> None:
+        self._call, self.services = call, call.services
+        self._answers: dict[Any, Any] = {}
+
+    async def ask(self, verb: str, /, **fields: Any) -> Any:
+        """As Call.ask.  The answer belongs to all who ask."""
+        key = verb, *sorted(fields.items())
+        if key not in self._answers:
+            self._answers[key] = await self._call.ask(verb, **fields)
+        return self._answers[key]
 
 
 async def _aggregated(call: Call) -> Response:
@@ -74,23 +91,25 @@ async def _aggregated(call: Call) -> Response:
 async def _per_object(call: Call) -> Response:
     node = await call.services.samples.with_histograms()
     families = [*_identity(node), *_whole(node, depth=False)]
+    asked = _Asked(call)
     for name in PER_OBJECT:
-        families += await DETAILED[name](call, [""], "rabbitmq_")
+        families += await DETAILED[name](asked, [""], "rabbitmq_")
     return _answer(families)
 
 
 async def _detailed(call: Call) -> Response:
-    asked = parse_qsl(call.raw_query, keep_blank_values=True)
-    names = [value for name, value in asked if name == "family"]
-    vhosts = [value for name, value in asked if name == "vhost"] or [""]
+    fields = parse_qsl(call.raw_query, keep_blank_values=True)
+    names = [value for name, value in fields if name == "family"]
+    vhosts = [value for name, value in fields if name == "vhost"] or [""]
     unknown = [name for name in names if name not in DETAILED]
     if unknown:
         raise BadRequest(f"no family '{unknown[0]}': there are {', '.join(DETAILED)}")
     if len(vhosts) > VHOSTS_MAX:
         raise BadRequest(f"more than {VHOSTS_MAX} vhosts")
     families = _identity(await call.services.samples.recent())
+    asked = _Asked(call)
     for name in dict.fromkeys(names):
-        families += await DETAILED[name](call, vhosts, "rabbitmq_detailed_")
+        families += await DETAILED[name](asked, vhosts, "rabbitmq_detailed_")
     return _answer(families)
 
 
@@ -297,7 +316,7 @@ CHANNELS = (
 def _of_rows(noun: str, labels: dict[str, str], columns: tuple[_Column, ...], prefix: str = "") -> Any:
     """The families of a noun's list.  ``labels``: label, and the field of the row that it shows."""
 
-    async def make(call: Call, vhosts: list[str], start: str) -> list[Family]:
+    async def make(call: _Asked, vhosts: list[str], start: str) -> list[Family]:
         rows: list[dict[str, Any]] = []
         for vhost in vhosts:
             rows += (await call.ask(f"{noun} list", vhost=vhost))["items"]
@@ -318,13 +337,13 @@ OF_CHANNEL = {"channel": "name", "connection": "connection_name", "vhost": "vhos
 OF_EXCHANGE = {"vhost": "vhost", "exchange": "name"}
 
 
-async def _churn(call: Call, vhosts: list[str], start: str) -> list[Family]:
+async def _churn(call: _Asked, vhosts: list[str], start: str) -> list[Family]:
     churn = (await call.services.samples.recent()).get("churn", {})
     return [Family(f"{start}{name}", "counter", name.replace("_", " "), [({}, churn[word])])
             for name, word in CHURN if word in churn]  # fmt: skip
 
 
-async def _vhosts(call: Call, vhosts: list[str], start: str) -> list[Family]:
+async def _vhosts(call: _Asked, vhosts: list[str], start: str) -> list[Family]:
     rows = (await call.ask("vhost list"))["items"]
     named = [({"vhost": row["name"]}, row) for row in rows if vhosts == [""] or row["name"] in vhosts]
     return [
@@ -346,7 +365,7 @@ STREAM_COLUMNS = (
 READERS_MAX = 2000  # samples of readers on one page
 
 
-async def _of_streams(call: Call, vhosts: list[str], start: str) -> list[Family]:
+async def _of_streams(call: _Asked, vhosts: list[str], start: str) -> list[Family]:
     start = start.replace("rabbitmq_", "brokerd_")
     rows: list[dict[str, Any]] = []
     for vhost in vhosts:
@@ -383,7 +402,7 @@ LINK_COLUMNS = (
 )
 
 
-async def _of_links(call: Call, vhosts: list[str], start: str) -> list[Family]:
+async def _of_links(call: _Asked, vhosts: list[str], start: str) -> list[Family]:
     start = start.replace("rabbitmq_", "brokerd_")
     found: list[tuple[Labels, dict[str, Any]]] = []
     for vhost in vhosts:
@@ -405,7 +424,7 @@ async def _of_links(call: Call, vhosts: list[str], start: str) -> list[Family]:
     ]  # fmt: skip
 
 
-async def _times(call: Call, vhosts: list[str], start: str) -> list[Family]:
+async def _times(call: _Asked, vhosts: list[str], start: str) -> list[Family]:
     rows: list[dict[str, Any]] = []
     for vhost in vhosts:
         rows += (await call.ask("queue list", vhost=vhost, histograms=True))["items"]

@@ -20,9 +20,9 @@ SHOWN = ("payload_bytes", "redelivered", "exchange", "routing_key", "message_cou
 def routes() -> list[tuple[str, str, Route]]:
     """The routes of this module."""
     return [
-        ("POST", "/api/exchanges/{vhost}/{exchange}/publish", Route(_publish)),
-        ("POST", "/api/queues/{vhost}/{queue}/get", Route(_get)),
-        ("POST", "/api/queues/{vhost}/{queue}/stream", Route(_read)),
+        ("POST", "/api/exchanges/{vhost}/{exchange}/publish", Route(_publish, changes=False)),
+        ("POST", "/api/queues/{vhost}/{queue}/get", Route(_get, changes=False)),
+        ("POST", "/api/queues/{vhost}/{queue}/stream", Route(_read, changes=False)),
         ("GET", "/api/queues/{vhost}/{queue}/unacked", Route(_unacked)),
         ("GET", "/api/aliveness-test/{vhost}", Route(_aliveness)),
     ]

@@ -41,18 +41,19 @@ LISTS = {
     "policy": ("policies", "management"), "operator_policy": ("operator-policies", "management"),
 }  # fmt: skip
 BY_VHOST = ("exchange", "queue", "binding", "consumer", "policy", "operator_policy")
+AGAIN = ("exchange", "queue", "binding", "connection", "channel", "consumer")  # of which there may be very many
 
 
 def _listed() -> list[tuple[str, str, Route]]:
     rows: list[tuple[str, str, Route]] = []
     for noun, (path, tag) in LISTS.items():
-        rows.append(("GET", f"/api/{path}", Route(lister(noun), tag)))
+        rows.append(("GET", f"/api/{path}", Route(lister(noun), tag, again=noun in AGAIN)))
         if noun in BY_VHOST:
-            rows.append(("GET", f"/api/{path}/{{vhost}}", Route(lister(noun), tag)))
+            rows.append(("GET", f"/api/{path}/{{vhost}}", Route(lister(noun), tag, again=noun in AGAIN)))
     rows += [
-        ("GET", "/api/queues/detailed", Route(lister("queue"))),
-        ("GET", "/api/vhosts/{vhost}/connections", Route(lister("connection"))),
-        ("GET", "/api/vhosts/{vhost}/channels", Route(lister("channel"))),
+        ("GET", "/api/queues/detailed", Route(lister("queue"), again=True)),
+        ("GET", "/api/vhosts/{vhost}/connections", Route(lister("connection"), again=True)),
+        ("GET", "/api/vhosts/{vhost}/channels", Route(lister("channel"), again=True)),
         ("GET", "/api/vhosts/{vhost}/permissions", Route(lister("permission"), "administrator")),
         ("GET", "/api/vhosts/{vhost}/topic-permissions", Route(lister("topic_permission"), "administrator")),
         ("GET", "/api/users/{user}/permissions", Route(lister("permission", user="user"), "administrator")),

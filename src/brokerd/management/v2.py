@@ -25,7 +25,8 @@ _live = 0
 def routes() -> list[tuple[str, str, Route]]:
     """The routes of this module."""
     own: list[tuple[str, str, Route]] = [
-        ("POST", f"/api/v2/{row.noun}/{row.verb}", Route(_operation(row), "")) for row in table.by_name().values()
+        ("POST", f"/api/v2/{row.noun}/{row.verb}", Route(_operation(row), "", changes=row.changes and not row.traffic))
+        for row in table.by_name().values()
     ]
     return [
         *own,

@@ -9,12 +9,13 @@ one moment, but has no row twice.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from heapq import merge
 from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated, Any
 
 from brokerd.operations import OperationError, rights
-from brokerd.operations.jobs import ON_LOOP, Encoded, Pace, Steps
+from brokerd.operations.jobs import IN_THREAD, ON_LOOP, Encoded, Pace, Steps
 from brokerd.operations.rows import Field, TypedDict, request
 from brokerd.patterns import PatternError, compiled
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from brokerd.vhost.vhost import VHost
 
 SORTED_AT_ONCE = 512  # some 0.2 ms
+MANY_ROWS = 1000  # of which a library makes JSON
 PAGE_SIZE_MAX = 100_000
 Found = Iterable[tuple[Any, str, Any]]
 
@@ -60,8 +62,6 @@ class Listing:
 
     def steps(self) -> Steps:
         """As ``jobs.Job``."""
-        import json  # brokerctl, which lists the rows, does without.
-
         pace, total, found = Pace(), 0, list[tuple[Any, Any]]()
         for key, name, thing in self._find:
             total += 1
@@ -95,22 +95,44 @@ class Listing:
             for _ in run_left:
                 if pace.is_over():
                     yield ON_LOOP
+        encode = json_of
+        if len(chosen) >= MANY_ROWS:
+            yield IN_THREAD  # The first import takes 25 ms.
+            from pydantic_core import to_json
+
+            encode = partial(fast_json_of, to_json)
+            yield ON_LOOP
         parts = [b'{"items": [']
         chosen.reverse()
         for thing in _given_up(chosen):
             row = self._describe(thing)
             if row is not None:
-                parts += (json.dumps(row).encode(), b", ")
+                parts += (encode(row), b", ")
             if pace.is_over():
                 yield ON_LOOP
         if len(parts) > 1:
             parts.pop()
         counts = {"total_count": total, "filtered_count": filtered, "page": self._page or 1, "page_count": pages}
-        parts.append(b"], " + json.dumps(counts).encode()[1:])
+        parts.append(b"], " + json_of(counts)[1:])
         return Encoded(parts)
 
     def clean_up(self) -> None:
         """As ``jobs.Job``."""
+
+
+def json_of(value: Any) -> bytes:
+    """JSON, with names that are not UTF-8 as surrogates."""
+    import json  # brokerctl, which lists the rows, does without.
+
+    return json.dumps(value).encode()
+
+
+def fast_json_of(to_json: Callable[[Any], bytes], value: Any) -> bytes:
+    """The same in a quarter of the time, by a library that takes 7 MiB and no surrogates."""
+    try:
+        return to_json(value)
+    except (ValueError, TypeError):
+        return json_of(value)
 
 
 def _given_up(things: list[Any]) -> Iterator[Any]:
