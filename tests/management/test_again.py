@@ -6,7 +6,7 @@ import pytest
 from starlette.responses import Response
 
 from brokerd.management import rabbit_change, rabbit_messages, rabbit_read, v2
-from brokerd.management.again import OCTETS_MAX, QUICK_SECONDS, SECONDS_MAX, TIMES, Again
+from brokerd.management.again import LARGE_OCTETS, OCTETS_MAX, QUICK_SECONDS, SECONDS_MAX, TIMES, Again
 from brokerd.management.answers import Fault
 from brokerd.management.app import App, Route, Services
 from brokerd.management.logins import Login
@@ -17,7 +17,8 @@ class Kitchen:
     """Makes answers, each of which takes ``takes`` seconds of the test's clock; ``gate``: what it waits for."""
 
     def __init__(self):
-        self.now, self.takes, self.made, self.gate, self.status, self.size = 0.0, 1.0, 0, None, 200, 1
+        self.now, self.takes, self.made, self.gate, self.status = 0.0, 1.0, 0, None, 200
+        self.size = LARGE_OCTETS
         self.again = Again(lambda: self.now)
 
     async def make(self):
@@ -46,6 +47,14 @@ def run(steps):
 def test_an_answer_that_was_made_quickly_is_not_given_again(kitchen):
     async def steps():
         kitchen.takes = QUICK_SECONDS / 2
+        assert [await kitchen.ask() for _ in range(3)] == [1, 2, 3]
+
+    run(steps)
+
+
+def test_a_small_answer_is_not_given_again_however_long_it_took(kitchen):
+    async def steps():
+        kitchen.size = LARGE_OCTETS - 1
         assert [await kitchen.ask() for _ in range(3)] == [1, 2, 3]
 
     run(steps)
@@ -174,7 +183,7 @@ class Door:
     async def make(self, call):
         self.made += 1
         self.now += 1.0
-        return Response(f"{self.made} for {call.login.user}")
+        return Response(f"{self.made} for {call.login.user}".ljust(LARGE_OCTETS))
 
     async def change(self, call):
         return Response("")
@@ -190,7 +199,7 @@ class Door:
 
         await self.app({"type": "http", "method": method, "path": path, "raw_path": path.encode(), "headers": [],
                         "query_string": query, "client": None, "scheme": "http"}, None, send)
-        return b"".join(parts).decode()
+        return b"".join(parts).decode().rstrip()
 
 
 def test_a_list_is_made_again_behind_a_change_and_behind_one_that_was_refused_half_way_and_not_behind_a_publish():

@@ -3,7 +3,7 @@
 A list of ten thousand queues takes the broker more than a tenth of a second of its only loop, and collectors ask for it
 each second.  So such an answer holds for ``TIMES`` times as long as it took, at most ``SECONDS_MAX``, in the manner of
 RabbitMQ's ``management_db_cache_multiplier``.  Clients that ask while it is made wait for the same one.  An answer that
-was made quickly is never given again.
+was made quickly, or is small, is never given again.
 
 Every change through this process ends all of them.  Others (by AMQP, by brokerctl on the socket) show when the time is
 over.  Keys name everything that an answer depends on: who asks, and for what.  Knows nothing of what answers contain.
@@ -16,6 +16,7 @@ from starlette.responses import Response
 
 TIMES = 20
 QUICK_SECONDS = 0.05
+LARGE_OCTETS = 1 << 20  # A small answer may take long on a busy machine, and costs little.
 SECONDS_MAX = 5.0
 OCTETS_MAX = 32 << 20  # of all answers that are kept
 KEYS_MAX = 1000  # of which it is known that they take long
@@ -63,7 +64,7 @@ class Again:
         made = await make()
         now = self._time()
         took = now - began
-        if took < QUICK_SECONDS:
+        if took < QUICK_SECONDS or len(made.body) < LARGE_OCTETS:
             self._slow.discard(key)
             return made
         if len(self._slow) < KEYS_MAX:
