@@ -31,3 +31,8 @@ def test_a_queue_that_stops_by_its_acks_stops_by_its_journal(tmp_path, steps, sa
         "another group"])
 def test_a_group_that_stops_by_its_acks_stops_by_its_journal_unless_a_kill_came_between(tmp_path, steps, said):
     assert judged(tmp_path, [*IDLE, *steps], groups=GROUPS)["stop_kept"] == said
+
+
+def test_a_queue_that_only_tries_again_stops_at_nothing(tmp_path):
+    said = judged(tmp_path, [out(1), back(1), NOTED], groups=None, retry=True)
+    assert said["stop_kept"] == ("violated", [1])

@@ -28,12 +28,32 @@ def judged(root):
                  if told["audit"] == "words"]
 
 
-def test_words_that_are_true_are_held_and_only_settled_segments_are_judged(tmp_path):
+def test_words_that_are_true_are_held_and_those_of_a_segment_in_use_wait_for_the_stop(tmp_path):
     root = queue(tmp_path)
+    marker = tmp_path / "data" / layout.RUNNING_FILE
+    marker.write_text("boot\n")
     row, told = judged(root)
     assert (row["verdict"], row["checked"], told) == ("held", 1, [])
     put_word(f"{root}/vhost/queue/msgs.0000000002", words.RECORDS_AT, 3)
     assert judged(root)[0]["verdict"] == "held"
+    marker.unlink()
+    row, told = judged(root)
+    assert (row["verdict"], row["checked"]) == ("violated", 2)
+    assert told == [("msgs.0000000002", words.RECORDS_AT, "says that it has 3 records, and has 20")]
+
+
+def test_after_a_loss_of_power_the_words_of_a_segment_in_use_are_not_judged(tmp_path):
+    level = writer.after_a_loss_of_power()
+    root = writer.write_queue(tmp_path / "data", level, writer.Options(segment_messages=100, kept=True))
+    put_word(f"{root}/vhost/queue/acks.0000000003", words.SETTLED_AT, 19)
+    row, told = judged(root)
+    assert (row["verdict"], row["checked"], told) == ("held", 2, [])
+
+
+def test_the_words_of_a_segment_in_use_without_a_journal_are_not_judged(tmp_path):
+    root = writer.write_queue(tmp_path / "data", writer.simple_level(20), writer.Options(journal=False))
+    put_word(f"{root}/vhost/queue/acks.0000000001", words.SETTLED_AT, 19)
+    assert judged(root)[0]["checked"] == 0
 
 
 @pytest.mark.parametrize("left", [1, 20, 55])
@@ -156,4 +176,6 @@ def test_the_words_are_read_from_both_headers(tmp_path):
     source = open_source(queue(tmp_path))
     (found,) = source.queues()
     assert [words.words_of(source, read_triple(source, triple)) for triple in found.triples] == [
-        words.Words(20, 2, 20, 20), words.Words(20, 2, 20)]
+        words.Words(20, 2, 20, 20), words.Words(20, 2, 20, 20)]
+    marked = [triple._replace(cut=1 << 62) for triple in found.triples]     # A broker may be at work.
+    assert words.words_of(source, read_triple(source, marked[1])) == words.Words(20, 2, 20)

@@ -84,10 +84,12 @@ def _judge_holes(queue, play, seqs):
     entry = queue.entry or {}
     first = entry.get("first_kept_seq") or (1 if queue.journaled and not _removed(queue) else min(seqs, default=1))
     end = entry.get("next_seq") or max(seqs, default=0) + 1
-    there = set(seqs)
-    for seq in range(first, end):
-        if seq not in there:
-            play.say("every number", seq, "it is not there")
+    there = sorted(set(seqs))
+    before = first - 1
+    for seq in [*(seq for seq in there if first <= seq < end), end]:
+        if seq > before + 1:            # An edited number may be far away: one is said of all between.
+            play.say("every number", before + 1, f"it is not there, nor what follows before {seq}")
+        before = seq
     for seq in there:
         if seq >= end:
             play.say("numbers below the next", seq, f"next_seq {end}")

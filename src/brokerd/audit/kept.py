@@ -65,7 +65,7 @@ def judge(source: Source, queue: QueueFiles, summaries: list[Summary], options: 
     replayed = any(s.replayed for s in summaries)
     if "replay_exact" in wanted and not replayed:
         wanted.remove("replay_exact")
-    if not wanted:
+    if not wanted or not summaries:
         return {}
     passes = [read_again(source, s, options) for s in summaries]
     made: dict[str, Found] = {}

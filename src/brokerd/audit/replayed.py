@@ -272,7 +272,7 @@ def _agreement(data: SegmentData, e: Events) -> Found:
     bad = np.array(which, np.int64)
     return Found("agreement", "the acks tell otherwise than the journal what became of it since its replay", e.seq[bad],
                  e.place[bad], e.ts[bad], e.ts[bad], e.ts[bad], checked,
-                 int(np.count_nonzero(e.head & ~e.judged)) + doubts + data.unsaid)
+                 int(np.count_nonzero(e.head & ~e.judged)) + doubts + len(data.cut_off))
 
 
 def _codes(type_: np.ndarray, why: np.ndarray, count: np.ndarray) -> np.ndarray:

@@ -22,6 +22,7 @@ from brokerd.audit.properties import ROUTING_KEY, hashes, text, texts
 from brokerd.audit.returns import waits
 from brokerd.audit.segment import SegmentData, read_numbers, read_triple
 from brokerd.audit.skipped import PASSED_OVER, last_delivered, never_delivered
+from brokerd.audit.unsaid import Unsaid
 from brokerd.store import format as layout
 from brokerd.store import reading
 
@@ -168,6 +169,7 @@ class Summary(NamedTuple):
     at_once: int = 0                    # events that have the time of a record of this segment
     rising: bool = True                 # the times of its records, with their numbers
     replayed: bool = False              # some of its messages were settled, and are ready again
+    cut_off: tuple[Unsaid, ...] = ()    # replays of which kill -9 left only the entry
     chained: chain.Chained | None = None     # what its hash chain says; None: that was not asked for
 
 
@@ -247,8 +249,7 @@ def scan(source: Source, triple: Triple, options: Options = DEFAULTS, *, everyth
     _words(s, source)
     at_once = _at_once(s)
     damage = data.damage + _orphans(data, life)
-    out = np.flatnonzero(life.out & life.covered)
-    published = data.headers["ts"][data.sound]
+    out, published = np.flatnonzero(life.out & life.covered), data.headers["ts"][data.sound]
     power_cut = int(data.power_cuts[-1]) if data.power_cuts.size else 0
     since = data.headers["seq"][data.sound][published > power_cut] if power_cut else data.headers["seq"][:0]
     times = [t for t in (published, life.ts, data.marks, data.aside["ts"], data.events_again["ts"]) if t.size]
@@ -274,7 +275,7 @@ def scan(source: Source, triple: Triple, options: Options = DEFAULTS, *, everyth
         overtakings=overtakings, last_delivered=last_delivered(life), never_delivered=s.never_delivered,
         journal_is_whole=data.journal_is_whole, explained=explained, unexplained=Table(unexplained),
         rising=all((c[1:] > c[:-1]).all() for c in (published, data.headers["seq"][data.sound])),
-        chained=chain.read(source, triple) if options.wants("chain") else None)
+        cut_off=data.cut_off, chained=chain.read(source, triple) if options.wants("chain") else None)
 
 
 def clip(data: SegmentData, options: Options) -> SegmentData:
@@ -401,8 +402,7 @@ OVERTAKEN = "delivered again, after {a} later ones that went out since its first
 
 
 def _unknown(life: Lives) -> int:
-    """How many messages the journal does not cover: they may have been delivered."""
-    return int(np.count_nonzero(~life.covered))
+    return int(np.count_nonzero(~life.covered))         # They may have been delivered.
 
 
 def _returned_first(s: Pass, runs: list[Run], everything: bool) -> Table:
@@ -511,9 +511,8 @@ AT_ONCE = "happened at {a:t}, when a message was stored"
 def _words(s: Pass, source: Source) -> None:
     if s.options.from_ns or s.options.to_ns:
         return                  # Some of the records were left out.
-    wrong = words.wrong(source, s.data)
+    wrong, none = words.wrong(source, s.data), np.zeros(1, np.int64)
     s.results["words"] = Result(len(wrong), int(words.is_judged(s.data)))
-    none = np.zeros(1, np.int64)
     for one in wrong:
         s.add("words", one.kind, one.detail, none, np.array([one.place]), none)
 
@@ -581,8 +580,9 @@ def group_ends(s: Pass, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _groups(s: Pass) -> Table:
     nothing = np.empty(0, np.int64)
+    none = Table({"hash": nothing, "first": nothing, "settled": nothing})
     if not s.options.wants("group_fifo") or not (s.options.group_header or s.options.group_by):
-        return Table({"hash": nothing, "first": nothing, "settled": nothing})
+        return none
     which, key = group_keys(s)
     sure = s.life.covered[which]
     unknown = int(np.count_nonzero(~sure))
@@ -593,8 +593,8 @@ def _groups(s: Pass) -> Table:
     s.add_at_messages("group_fifo", "first delivered at {a:t}, before all earlier ones of its group were settled", bad,
                     s.life.first[bad], s.life.first[bad])
     order = np.argsort(key, kind="stable")
-    starts = np.flatnonzero(np.append(True, key[order][1:] != key[order][:-1])) if key.size else nothing
     if not key.size:
-        return Table({"hash": nothing, "first": nothing, "settled": nothing})
+        return none
+    starts = np.flatnonzero(np.append(True, key[order][1:] != key[order][:-1]))
     return Table({"hash": key[order][starts], "first": np.minimum.reduceat(first[order], starts),
                   "settled": np.maximum.reduceat(settled[order], starts)})

@@ -74,7 +74,7 @@ class SegmentData(NamedTuple):
     aside: np.ndarray = np.empty(0, shapes.EVENT)
     aside_places: np.ndarray = np.empty(0, np.int64)
     is_again: np.ndarray = np.empty(0, bool)    # of all entries in the order of the file: which are ``entries_again``
-    unsaid: int = 0                 # replays of which kill -9 left only the entry: see ``unsaid``
+    cut_off: tuple[unsaid.Unsaid, ...] = ()     # replays of which kill -9 left only the entry
     late: bool = False              # something was left out, because it is later than the cut
 
     @property
@@ -153,7 +153,7 @@ def read_triple(source: Source, triple: Triple, *, crc: bool = True, trust: bool
     early, set_aside = acks, NO_PLACES
     if triple.cut is not None and journal.late.size:
         early, set_aside = _without_late_entries(acks, segment, journal)
-    journal, unsaid_count = _with_replays(journal, early, segment)
+    journal, cut_off = _with_replays(journal, early, segment)
     _tell_odd_headers(triple, segment, acks, damage)
     damage += notes.contradictions(triple, segment.records, journal, whole=not (
         generation or damage or segment.gone or header is None))
@@ -161,7 +161,7 @@ def read_triple(source: Source, triple: Triple, *, crc: bool = True, trust: bool
                        positions, segment.sound, early.entries, acks.delivered, journal.events, journal.places,
                        journal.begun, journal.runs, journal.gaps, damage, segment.gone, acks.written, acks.doubted,
                        acks.delivered, journal.marks["ts"], early.again, journal.again, journal.again_places,
-                       journal.aside, journal.aside_places, early.is_again, unsaid_count)
+                       journal.aside, journal.aside_places, early.is_again, cut_off)
     return data if triple.cut is None else _without_late(data, triple.cut, journal.late, set_aside)
 
 
@@ -193,9 +193,9 @@ def _with_new(source: Source, triple: Triple, acks: int | None, header: Any) -> 
     return triple._replace(acks=path) if behind == "acks" else triple._replace(msgs=path)
 
 
-def _with_replays(journal: Journal, acks: _Acks, segment: _Segment) -> tuple[Journal, int]:
+def _with_replays(journal: Journal, acks: _Acks, segment: _Segment) -> tuple[Journal, tuple[unsaid.Unsaid, ...]]:
     if not acks.again.size:
-        return journal, 0
+        return journal, ()
     entries = _in_order(acks)
     record = record_at(segment.records.positions, len(segment.octets), entries["position"])
     numbers = segment.records.headers["seq"].astype(np.int64)

@@ -4,8 +4,11 @@ The broker writes the entry before the event.  If it is killed between the two, 
 the message is ready, and goes out again, though its journal says last that it was settled.  Such an event is added at
 the nanosecond before that start, when nothing else stands between the two; an audit calls the message a doubt.  Where
 anything contradicts this, nothing is added, and the audits accuse.
+
+A kill cuts off one replay.  ``too_many`` finds those of a queue for which there are not enough starts.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +30,29 @@ class _Gone(NamedTuple):
     settled: int
     place: int
     following: int
+
+
+class Unsaid(NamedTuple):
+    """A replay of which only the acks tell; ``starts``: those before which a kill may have cut it off."""
+
+    seq: int
+    starts: tuple[int, ...]
+
+
+def too_many(cut_off: Sequence[Unsaid]) -> list[int]:
+    """The indices of those that are left if as many as possible get a start of their own."""
+    of: dict[int, int] = {}                             # start -> the one that has it
+
+    def place(one: int, tried: set[int]) -> bool:
+        for start in cut_off[one].starts:
+            if start not in tried:
+                tried.add(start)
+                if start not in of or place(of[start], tried):
+                    of[start] = one
+                    return True
+        return False
+
+    return [one for one in range(len(cut_off)) if not place(one, set())]
 
 
 def may_miss(journal: Journal) -> bool:
@@ -52,28 +78,28 @@ def _goes_on(events: np.ndarray, runs: np.ndarray) -> bool:
                  & (run[1:] > run[:-1])).any())
 
 
-def with_replays(journal: Journal, entries: np.ndarray, seqs: np.ndarray) -> tuple[Journal, int]:
-    """The journal with the events that kills took from it, and their number.
+def with_replays(journal: Journal, entries: np.ndarray, seqs: np.ndarray) -> tuple[Journal, tuple[Unsaid, ...]]:
+    """The journal with the events that kills took from it, and of which replays they are.
 
     ``entries``: all of the acks, in the order of the file; ``seqs``: the message of each, 0: not known.
     """
     kinds = entries["kind"] & 0x0F
     noted = seqs[(kinds == layout.REPLAYED) & (seqs > 0)]
     if not noted.size or not journal.runs.size:
-        return journal, 0
+        return journal, ()
     told = np.sort(journal.again["seq"][journal.again["type"] == layout.EVENT_REPLAYED].astype(np.int64))
     some, counts = np.unique(noted, return_counts=True)
     had = np.searchsorted(told, some, "right") - np.searchsorted(told, some)
     if (counts <= had).all():
-        return journal, 0
+        return journal, ()
     events = np.concatenate((journal.events, journal.again))
     places = np.concatenate((journal.places, journal.again_places))
     gone: list[_Gone] = []
     for seq, lacks in zip(some[counts > had].tolist(), (counts - had)[counts > had].tolist(), strict=True):
         own = _gone(events, places, np.flatnonzero((seqs == seq) & (kinds == layout.REPLAYED)), seq)
         gone += own if len(own) == lacks else []
-    found = _explained(journal, events, kinds, seqs, sorted(gone))
-    return (_added(journal, found), len(found)) if found else (journal, 0)
+    found, cut_off = _explained(journal, events, kinds, seqs, sorted(gone))
+    return (_added(journal, found), tuple(cut_off)) if found else (journal, ())
 
 
 def _gone(events: np.ndarray, places: np.ndarray, replays: np.ndarray, seq: int) -> list[_Gone]:
@@ -90,16 +116,19 @@ def _gone(events: np.ndarray, places: np.ndarray, replays: np.ndarray, seq: int)
 
 
 def _explained(journal: Journal, events: np.ndarray, kinds: np.ndarray, seqs: np.ndarray,
-               gone: list[_Gone]) -> list[tuple[_Gone, int]]:
-    """Those that were the last thing that a broker wrote, each with the start behind it."""
-    found, start = [], 0
+               gone: list[_Gone]) -> tuple[list[tuple[_Gone, int]], list[Unsaid]]:
+    """Those that were the last thing that a broker wrote, each with the first start that may be behind it; and all that
+    may."""
+    found, cut_off, start = [], [], 0
     for one in gone:
         since, until = _around(events, kinds, seqs, one.entry)
         after = int(np.searchsorted(journal.runs, max(one.settled, since, start), "right"))
         if after < journal.runs.size and int(journal.runs[after]) <= min(until, one.following):
             start = int(journal.runs[after])
             found.append((one, start))
-    return found
+            last = int(np.searchsorted(journal.runs, min(until, one.following), "right"))
+            cut_off.append(Unsaid(one.seq, tuple(journal.runs[after:last].tolist())))
+    return found, cut_off
 
 
 def _around(events: np.ndarray, kinds: np.ndarray, seqs: np.ndarray, entry: int) -> tuple[int, int]:

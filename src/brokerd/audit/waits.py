@@ -119,14 +119,14 @@ def applies(audit: str, queue: QueueFiles) -> bool:
     (rule, *_) = rules
     if audit == "retry_kept":
         return rule.retry
-    return rule.grouping is not None or (rule.stops and audit == "stop_kept")
+    return rule.grouping is not None or ((rule.stops or rule.retry) and audit == "stop_kept")
 
 
 def judge(source: Source, queue: QueueFiles, summaries: list[Summary], options: Options,
           findings: Findings) -> dict[str, Found]:
     """Judge those of ``AUDITS`` that the options ask for and that can say something about this queue."""
     wanted = [name for name in AUDITS if options.wants(name) and applies(name, queue)]
-    if not wanted:
+    if not wanted or not summaries:
         return {}
     history = _history(source, queue.rules[0].grouping, summaries, options)
     unclear = (f"of {many(history.unclear, 'message')} only the acks know the end",) if history.unclear else ()
@@ -335,7 +335,7 @@ def _past_replayed(history: History, holds: "_Holds") -> np.ndarray:
     for k in np.flatnonzero(count_above(place, low, high, of.seq[waiting])).tolist():
         some, row = order[low[k]:high[k]], int(waiting[k])
         passed = some[of.place[rows.row[some]] > of.seq[row]]
-        bad |= {one for one in passed.tolist() if holds.holder(row, int(rows.ts[one])) != int(rows.holder[one])}
+        bad.update(passed[~holds.held_by(row, rows.ts[passed], rows.holder[passed])].tolist())
     return np.array(sorted(bad), np.int64)
 
 
@@ -420,6 +420,14 @@ class _Holds:
         self.rows = rows
         self.order = np.argsort(rows.row, kind="stable")
         self.sorted = rows.row[self.order]
+
+    def held_by(self, row: int, ts: np.ndarray, holder: np.ndarray) -> np.ndarray:
+        """At which of these times that consumer has it."""
+        low, high = np.searchsorted(self.sorted, (row, row + 1)).tolist()
+        found = np.zeros(ts.size, bool)
+        for k in self.order[low:high].tolist():
+            found |= (self.rows.ts[k] < ts) & (ts < self.rows.until[k]) & (self.rows.holder[k] == holder)
+        return found
 
     def holder(self, row: int, ts: int) -> int:
         """The consumer that has it then; -1: no consumer has."""

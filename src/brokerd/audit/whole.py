@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from brokerd.audit import counts, holders, indexes, kept, letters, many, places, streams, waits
+from brokerd.audit import counts, holders, indexes, kept, letters, many, places, streams, waits, words
 from brokerd.audit.files import QueueFiles, Source
 from brokerd.audit.scan import Options, Summary
 from brokerd.audit.stitch import Findings
+from brokerd.audit.unsaid import too_many
 
 COLUMNS = ("seq", "place", "ts", "a", "b")              # of Rows
 
@@ -81,6 +82,9 @@ def judge(source: Source, queue: QueueFiles, levels: dict[int, list[Summary]], o
     if options.wants("numbers"):
         count, excused = places.numbers(source, queue, levels, options, findings)
         given["numbers"] = Given(count, records, doubts=_lost(excused))
+    words.excuse(summaries)
+    if options.wants("agreement"):
+        _cut_off_at_once(summaries, findings)
     if options.wants("before_publish"):
         _excuse_early(summaries, places.power_cuts(summaries))
     if options.wants("after_cut") and cut_of(queue) is not None:
@@ -115,6 +119,16 @@ def _lost(count: int) -> tuple[str, ...]:
     if not count:
         return ()
     return (f"{many(count, 'record')} from before a loss of power have numbers that were given again",)
+
+
+def _cut_off_at_once(summaries: list[Summary], findings: Findings) -> None:
+    """Find replays without an event that no kill explains, because it cut off another one, in another segment."""
+    cut_off = [(s, one) for s in summaries for one in s.cut_off]
+    for at in too_many([one for _, one in cut_off]):
+        summary, one = cut_off[at]
+        columns = (np.array([value], np.int64) for value in (one.seq, -1, one.starts[0], one.starts[0], one.starts[0]))
+        findings.add(summary, "agreement", "msgs", "replayed by the acks, and not by the journal; the kill before the "
+                     "start at {a:t} cut off another replay", *columns)
 
 
 def _excuse_early(summaries: list[Summary], cuts: list[int]) -> None:

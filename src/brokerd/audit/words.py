@@ -1,20 +1,26 @@
-"""Compares the words in the headers of a settled segment with its contents: ``words``.
+"""Compares the words in the headers of a segment with its contents: ``words``.
 
-A segment to which the broker still writes is not judged: a reader may see a record before the word that counts it.
+A segment to which a broker may write is not judged: a reader may see a record before the word that counts it.  So it is
+settled, or part of a dump, or its broker has stopped.  Of the last ones only those with a journal are judged, and only
+if no journal of the queue tells of a loss of power, which may leave the words of a segment in use as they were once.
 Octets behind the last record, entry or event that a word counts are judged only if no loss of power explains them:
 a broker counts each of them at once, and a start counts the one that a kill left.
 """
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from brokerd.audit import headers
 from brokerd.audit import layout as shapes
 from brokerd.audit.fetch import read_head, read_octets
 from brokerd.audit.files import Source, Triple
 from brokerd.audit.segment import SegmentData
 from brokerd.store import format as layout
 from brokerd.store import reading
+
+if TYPE_CHECKING:
+    from brokerd.audit.scan import Summary
 
 # The offsets of the words.
 END_AT, RECORDS_AT, SEALED_AT, PASSED_AT, ENTRIES_AT, SETTLED_AT, EVENTS_AT = 40, 48, 56, 24, 32, 40, 32
@@ -121,9 +127,20 @@ def settled_records(data: SegmentData) -> int:
 
 
 def is_judged(data: SegmentData) -> bool:
-    """Whether the segment is settled, or part of a dump, and all its records can be read.  If it was settled while the
+    """Whether no broker writes to the segment, and all its records can be read.  If it was settled while the
     audit was reading, its words count what is left out here."""
-    return data.triple.settled and not data.gone and not data.late and not data.matters("records")
+    at_rest = data.triple.settled or (headers.is_judged(data.triple) and data.begun is not None)
+    return at_rest and not data.gone and not data.late and not data.matters("records")
+
+
+def excuse(summaries: "list[Summary]") -> None:
+    """Take back what was said of segments in use, if a loss of power may have made their words old."""
+    if not any(s.power_cut for s in summaries):
+        return
+    for s in summaries:
+        if not s.triple.settled and "words" in s.results:
+            s.results["words"] = type(s.results["words"])()
+            s.rows[:] = [rows for rows in s.rows if rows.audit != "words"]
 
 
 def wrong(source: Source, data: SegmentData) -> list[Wrong]:
