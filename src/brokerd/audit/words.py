@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 END_AT, RECORDS_AT, SEALED_AT, PASSED_AT, ENTRIES_AT, SETTLED_AT, EVENTS_AT = 40, 48, 56, 24, 32, 40, 32
 SYNCED_AT = 48                  # in a journal
 ALL_SYNCED = (1 << 63) - 1
+OPEN = "says 0 of whether it is full, which cannot be"
 WENT_OUT = (layout.ACKED, layout.REJECTED, layout.RETURNED, layout.HANDED_OUT)  # Entries of these say that it had.
 
 
@@ -134,13 +135,22 @@ def is_judged(data: SegmentData) -> bool:
 
 
 def excuse(summaries: "list[Summary]") -> None:
-    """Take back what was said of segments in use, if a loss of power may have made their words old."""
-    if not any(s.power_cut for s in summaries):
-        return
+    """Take back what was said of segments in use, if a loss of power may have made their words old; and that one is not
+    full which no segment follows, but a file that is none."""
+    power_lost, last = any(s.power_cut for s in summaries), dict[int, int]()
     for s in summaries:
-        if not s.triple.settled and "words" in s.results:
-            s.results["words"] = type(s.results["words"])()
-            s.rows[:] = [rows for rows in s.rows if rows.audit != "words"]
+        if s.base_seq:
+            last[s.triple.priority] = max(last.get(s.triple.priority, 0), s.triple.number)
+    for s in summaries:
+        if "words" not in s.results:
+            continue
+        newest = s.triple.number >= last.get(s.triple.priority, 0)
+        drop = [rows for rows in s.rows if rows.audit == "words" and (
+            (power_lost and not s.triple.settled) or (newest and rows.detail == OPEN))]
+        result = s.results["words"]
+        checked = 0 if power_lost and not s.triple.settled else result.checked
+        s.results["words"] = result._replace(found=result.found - len(drop), checked=checked)
+        s.rows[:] = [rows for rows in s.rows if not any(rows is one for one in drop)]
 
 
 def wrong(source: Source, data: SegmentData) -> list[Wrong]:

@@ -98,7 +98,8 @@ _COMPARED = f"""
 
 _SETTLED = """
     SELECT s.*, q.cut FROM (
-        SELECT *, lead(segment) OVER (PARTITION BY vhost, queue, priority ORDER BY segment) IS NOT NULL AS followed,
+        SELECT *, coalesce(max(CASE WHEN base_seq > 0 THEN segment END) OVER (PARTITION BY vhost, queue, priority)
+                           > segment, false) AS followed,
                NOT coalesce(damage, '') LIKE '%acks.%' AS has_acks
         FROM segments) s
     JOIN queues q USING (vhost, queue)
