@@ -304,3 +304,31 @@ def test_a_message_that_a_full_queue_refuses_replaces_none(bench, files):
         queue.set_rules(max_length=limit, overflow=1)
         connection.feed(publish(1, b"body", properties=octets_of(aa="k")) * (2 if limit == 1 else 1))
         assert told == expected_
+
+
+class Learning(plane.ExchangeWindow):
+    """Notes what it is told that it has learnt."""
+
+    def __init__(self, *args, **more):
+        super().__init__(*args, **more)
+        self.told = []
+
+    def on_learnt(self, rows, lasting, until_ms):
+        self.told.append((list(struct.iter_unpack("<QQq", rows)), until_ms))
+
+
+def test_keys_of_one_chunk_are_told_in_their_order_with_the_latest_time(bench):
+    bench.at(1000)
+    window = Learning(10, -1, b"id", has_log=True)
+    window.hash_key = plane.HashKey(bytes(16))
+    queue = bench.queue()
+    answer = plane.Answer((queue,), cacheable=True, checks_keys=True, window=window)
+    bench.routes = plane.Routes(bench.core, lambda *_: answer)
+    connection = bench.connection(1)
+    connection.feed(b"".join(publish(1, b"m", properties=octets_of(**{"id": key, "x-cache-ttl": ttl}))
+                             for key, ttl in (("a", 5000), ("b", 9000), ("c", 7000))))
+    bench.turns()
+    ((rows, until),) = window.told
+    orders = [order & (1 << 63) - 1 for order, _, _ in rows]
+    assert ([expires for _, _, expires in rows], until) == ([6000, 10_000, 8000], 10_000)
+    assert orders == sorted(set(orders))
