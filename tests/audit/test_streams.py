@@ -51,6 +51,17 @@ def test_a_segment_in_the_midst_that_is_gone_is_found(stream_copy):
     assert "are gone, and older ones not" in findings[0]
 
 
+def test_a_segment_that_says_that_it_was_compacted_is_found(stream_copy):
+    path = segments(stream_copy)[1]
+    octets = bytearray(path.read_bytes())
+    octets[32] = 1
+    octets[36:40] = layout.crc32c(octets[:36]).to_bytes(4, "little")
+    path.write_bytes(octets)
+    row, findings = audited(stream_copy)
+    assert (row["verdict"], row["found"]) == ("violated", 1), row
+    assert "was compacted, which no stream is" in findings[0]
+
+
 def change(stream_copy, at, octets):
     path = readers_of(stream_copy)
     whole = bytearray(path.read_bytes())

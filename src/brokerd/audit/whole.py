@@ -14,6 +14,7 @@ from brokerd.audit.scan import Options, Summary
 from brokerd.audit.stitch import Findings
 from brokerd.audit.unsaid import too_many
 
+COMPACTED = "its segment says that it was compacted, which no stream is"
 COLUMNS = ("seq", "place", "ts", "a", "b")              # of Rows
 
 
@@ -102,7 +103,8 @@ def judge(source: Source, queue: QueueFiles, levels: dict[int, list[Summary]], o
     if options.wants("stream") and not clipped(options) and streams.is_stream(source, queue):
         verdict = streams.judge(queue, summaries, streams.read(source, queue) or b"")
         misled, indexed = indexes.judge(source, queue, summaries, indexes.names(source, queue))
-        faults = (*verdict.faults, *misled)
+        compacted = [(s.numbers.first, COMPACTED) for s in summaries if s.generation and s.records]
+        faults = (*verdict.faults, *misled, *compacted)
         given["stream"] = Given(len(faults), verdict.checked + indexed, doubts=verdict.doubts,
                                 singles=tuple(f"message {seq}: {text}" if seq else text for seq, text in faults))
     for name, held in holders.judge(source, queue, summaries, options, findings).items():
