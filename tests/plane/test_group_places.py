@@ -248,3 +248,18 @@ def test_a_redriven_message_says_its_group_and_its_place_there_once(bench, conne
     one, = connection.delivered()
     names = [b"x-group-id", b"x-group-seq", b"x-group-token", b"x-group-first"]
     assert [one.properties.count(bytes([len(name)]) + name) for name in names] == [1, 1, 1, 1]
+
+
+def test_a_redriven_message_without_a_group_makes_no_queue_longer_than_its_limit(bench, connection):
+    queue = grouped(bench)
+    send(connection, "_1")
+    bench.core.put((queue,), b"", b"q", properties({b"x-group-seq": 1}), b"free", redriven=True)
+    seq = queue.next_seq - 1
+    assert queue.set_aside(seq)
+    queue.set_rules(max_length=1)
+    bench.turns()
+    assert (queue.ready, queue.discarded) == (1, 0)
+    assert queue.gate.put_back(seq)
+    bench.turns()
+    assert (queue.ready, queue.discarded) == (1, 1)
+    queue.check()
