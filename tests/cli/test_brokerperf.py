@@ -514,7 +514,10 @@ class Run:
         """Wait until the terminal shows the pattern."""
         end = time.monotonic() + SECONDS
         while not re.search(pattern, self.told):
-            assert time.monotonic() < end, self.told
+            if time.monotonic() > end:
+                self.process.kill()         # It must not trouble other tests.
+                self.process.communicate()
+                raise AssertionError(self.told)
             if readable(self.master, 1):
                 self.told += os.read(self.master, 1 << 16).decode()
 

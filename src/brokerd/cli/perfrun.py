@@ -345,6 +345,9 @@ def connections(address: Address, count: int, hold: float, openers: int, pids: t
         except PerfError as error:
             failures.append(error)
 
+    def tell() -> None:
+        say.at(len(clients) / count, f"{len(clients):,} of {count:,} connections are open")
+
     control.delete_queue(queue)
     control.declare_queue(queue)
     before, began = usage(list(pids)), time.monotonic()
@@ -353,8 +356,9 @@ def connections(address: Address, count: int, hold: float, openers: int, pids: t
         while any(thread.is_alive() for thread in threads):
             threads[0].join(1)
             threads = [thread for thread in threads if thread.is_alive()]
-            say.at(len(clients) / count, f"{len(clients):,} of {count:,} connections are open")
+            tell()
         seconds = time.monotonic() - began
+        tell()  # The last thread may have ended right behind the last look at it.
         if failures:
             raise failures[0]
         time.sleep(hold)
