@@ -1,11 +1,12 @@
 """Answers that took long are given again for a while, and never beyond a change."""
 
 import asyncio
+import weakref
 
 import pytest
 from starlette.responses import Response
 
-from brokerd.management import rabbit_change, rabbit_messages, rabbit_read, v2
+from brokerd.management import again, rabbit_change, rabbit_messages, rabbit_read, v2
 from brokerd.management.again import LARGE_OCTETS, OCTETS_MAX, QUICK_SECONDS, SECONDS_MAX, TIMES, Again
 from brokerd.management.answers import Fault
 from brokerd.management.app import App, Route, Services
@@ -160,6 +161,34 @@ def test_answers_that_are_kept_have_a_bound_together_and_those_that_are_over_mak
         assert await kitchen.ask("one") == 1
         kitchen.now += SECONDS_MAX
         assert [await kitchen.ask("other"), await kitchen.ask("other")] == [4, 4]
+
+    run(steps)
+
+
+def test_clients_that_ask_for_the_same_for_the_first_time_at_one_moment_take_room_once(kitchen):
+    async def steps():
+        kitchen.size = OCTETS_MAX // 2
+        kitchen.gate = asyncio.Event()
+        both = [asyncio.create_task(kitchen.ask("one")) for _ in range(2)]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        kitchen.gate.set()
+        assert await asyncio.gather(*both) == [1, 2]
+        assert [await kitchen.ask("other"), await kitchen.ask("other")] == [3, 3]
+
+    run(steps)
+
+
+def test_an_answer_leaves_memory_when_it_is_over_though_nobody_asks_again(kitchen, monkeypatch):
+    monkeypatch.setattr(again, "SECONDS_MAX", 0.01)
+
+    async def steps():
+        held = weakref.ref(await kitchen.again.answer("list", kitchen.make))
+        assert held() is not None
+        kitchen.now += 1
+        async with asyncio.timeout(60):
+            while held() is not None:
+                await asyncio.sleep(0.01)
 
     run(steps)
 

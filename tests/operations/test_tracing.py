@@ -2,6 +2,7 @@
 
 import base64
 import json
+import os
 
 import pytest
 from tests.operations.stand_in import Place, work
@@ -128,6 +129,19 @@ def test_a_trace_whose_file_cannot_be_written_says_why(place):
     row = perform(place, "tracer show", name="t")
     assert (row["state"], "directory" in row["why"]) == ("failed", True)
     assert not place.vhost.firehose.on
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to(path.parent / "elsewhere")])
+def test_neither_a_pipe_nor_a_link_in_the_place_of_a_file_is_written_to_or_read(place, make):
+    folder = place.path / "traces"
+    folder.mkdir()
+    (folder / "elsewhere").write_text("of somebody")
+    make(folder / "t.log")
+    for operation in ("tracer start", "trace_file read"):
+        with pytest.raises(OSError, match="regular"):
+            perform(place, operation, name="t" if operation == "tracer start" else "t.log")
+    assert (folder / "elsewhere").read_text() == "of somebody"
+    assert perform(place, "trace_file list") == {"items": []}
 
 
 def test_the_firehose_that_was_on_stays_on_without_traces(place):

@@ -69,15 +69,23 @@ class Again:
             return made
         if len(self._slow) < KEYS_MAX:
             self._slow.add(key)
-        self._forget(now)
+        self._forget(key)  # Another client may have asked at the same time.
+        self._forget_old()
         if changes == self._changes and made.status_code == 200 and self._octets + len(made.body) <= OCTETS_MAX:
-            self._kept[key] = made, now + min(TIMES * took, SECONDS_MAX)
+            holds = min(TIMES * took, SECONDS_MAX)
+            self._kept[key] = made, now + holds
             self._octets += len(made.body)
+            asyncio.get_running_loop().call_later(holds + 0.1, self._forget_old)  # It may be that nobody asks again.
         return made
 
-    def _forget(self, now: float) -> None:
+    def _forget_old(self) -> None:
         """Forget what holds no longer."""
+        now = self._time()
         for key in [key for key, (_, until) in self._kept.items() if until <= now]:
+            self._forget(key)
+
+    def _forget(self, key: Hashable) -> None:
+        if key in self._kept:
             self._octets -= len(self._kept.pop(key)[0].body)
 
     def _end(self, key: Hashable, done: "asyncio.Task[Response]") -> None:

@@ -84,7 +84,7 @@ class Trace:
 
     def write(self, records: list[bytes]) -> None:
         """Append records, in the thread.  Raises OSError."""
-        with open(self._path, "ab") as file:
+        with open(self._path, "ab", opener=self._node.disk.open) as file:  # No link, pipe or device.
             size = os.fstat(file.fileno()).st_size
             room, fitting = FILE_OCTETS_MAX - size, list[bytes]()
             for record in records:
@@ -246,7 +246,7 @@ def read(node: "Node", name: str, offset: int, octets: int) -> Lasting:
         found: list[bytes] = []
 
         def work() -> None:
-            with open(path, "rb") as file:
+            with open(path, "rb", opener=node.disk.open) as file:
                 file.seek(offset)
                 found.append(file.read(octets))
 
