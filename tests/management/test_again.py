@@ -183,12 +183,12 @@ def test_an_answer_leaves_memory_when_it_is_over_though_nobody_asks_again(kitche
     monkeypatch.setattr(again, "SECONDS_MAX", 0.01)
 
     async def steps():
-        held = weakref.ref(await kitchen.again.answer("list", kitchen.make))
-        assert held() is not None
+        gone = asyncio.Event()
+        weakref.finalize(await kitchen.again.answer("list", kitchen.make), gone.set)
+        assert not gone.is_set()
         kitchen.now += 1
         async with asyncio.timeout(60):
-            while held() is not None:
-                await asyncio.sleep(0.01)
+            await gone.wait()
 
     run(steps)
 
