@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -9,7 +10,11 @@ from pathlib import Path
 
 import pytest
 
-AGAIN = Path(__file__).resolve().parent.parent / ".ci" / "again"
+ROOT = Path(__file__).resolve().parent.parent
+AGAIN = ROOT / ".ci" / "again"
+# Programs that tests use where they are, and that CI does not install: two are parts of RabbitMQ, which is 200 MiB with its Erlang,
+# a whole Java is as large, and systemd belongs to the machine.
+NOT_IN_CI = {"java", "rabbitmqadmin", "epmd", "systemd-analyze"}
 
 
 @pytest.fixture
@@ -70,3 +75,11 @@ def test_failures_in_four_files_or_of_thirteen_tests_are_no_accident(again, name
 
 def test_a_run_that_failed_without_a_failed_test_stays_failed(again):
     assert again() == (1, ".ci/again: no test is known to have failed\n")
+
+
+def test_ci_installs_each_program_without_which_tests_are_skipped():
+    installed = set(re.findall(r"^need (\S+) ", (ROOT / ".ci" / "run").read_text(), re.MULTILINE))
+    asked = {name for file in (ROOT / "tests").rglob("*.py") if "node_modules" not in file.parts
+             for name in re.findall(r'shutil\.which\("([\w-]+)"\)', file.read_text())}
+    assert asked > {"promtool", "prometheus"}
+    assert asked - installed == NOT_IN_CI

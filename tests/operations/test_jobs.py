@@ -5,7 +5,7 @@ import json
 import pytest
 from tests.operations.stand_in import Thread
 
-from brokerd.operations.jobs import IN_THREAD, ON_LOOP, Running, encoded
+from brokerd.operations.jobs import IN_THREAD, ON_LOOP, Running, encoded, in_thread
 
 
 class Job:
@@ -152,3 +152,26 @@ def test_a_long_answer_is_encoded_in_more_turns_than_one(monkeypatch):
     turns = run.to_end()
     assert 20 <= len(turns) <= 40
     assert set(turns) == {"loop"}
+
+
+@pytest.mark.parametrize("error", [OSError("the disk is full"), ValueError("a fault")])
+def test_an_error_of_work_in_the_thread_is_met_on_the_loop(error):
+    met = []
+
+    def work():
+        raise error
+
+    def steps():
+        try:
+            yield from in_thread(work)
+        except (OSError, ValueError) as caught:
+            met.append(caught)
+            return "went on"
+
+    run = Run(steps())
+    while (place := run.step()) == "loop":
+        pass
+    assert (place, met) == ("thread", [])
+    assert set(run.to_end()) == {"loop"}
+    assert met == [error]
+    assert run.heard == [("went on", None)]

@@ -58,6 +58,22 @@ def encoded(answer: dict[str, Any]) -> Generator[str, None, Encoded]:
     return Encoded(parts)
 
 
+def in_thread(work: Callable[[], object]) -> Steps:
+    """The steps that do this work in the thread, and go on on the loop.
+
+    What it raises is raised on the loop: in the thread the caller's clauses would touch queues.
+    """
+    yield IN_THREAD
+    error: Exception | None = None
+    try:
+        work()
+    except Exception as caught:
+        error = caught
+    yield ON_LOOP
+    if error is not None:
+        raise error
+
+
 class Pace:
     """Says when a piece of work on the loop has taken its millisecond."""
 

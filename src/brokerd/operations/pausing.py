@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from brokerd.operations import OperationError, find_queue
 from brokerd.operations.changing import Lasting
-from brokerd.operations.jobs import IN_THREAD, ON_LOOP, Steps, Wait
+from brokerd.operations.jobs import Steps, Wait, in_thread
 from brokerd.operations.rows import DONE
 from brokerd.queues.pause import remove_pause, write_pause
 
@@ -52,7 +52,11 @@ def _pause(node: "Node", who: "Who", queue: "Queue") -> Steps:
         queue.make_directory()
     queue.hold(since)
     if queue.durable:
-        error = yield from _in_thread(lambda: write_pause(queue.directory, since, node.disk))
+        error = None
+        try:
+            yield from in_thread(lambda: write_pause(queue.directory, since, node.disk))
+        except OSError as caught:
+            error = caught
         if queue.deleted:
             with suppress(OSError):  # Its folder is gone, or is that of a later queue of its name.
                 remove_pause(queue.directory, node.disk)
@@ -68,23 +72,17 @@ def _resume(node: "Node", who: "Who", queue: "Queue") -> Steps:
     if queue.paused_at is None:
         return
     if queue.durable:
-        error = yield from _in_thread(lambda: remove_pause(queue.directory, node.disk))
+        error = None
+        try:
+            yield from in_thread(lambda: remove_pause(queue.directory, node.disk))
+        except FileNotFoundError:
+            pass
+        except OSError as caught:
+            error = caught
         if queue.deleted:
             raise OperationError(f"no queue '{queue.name}' in vhost '{queue.vhost_name}'", 404)
-        if error is not None and not isinstance(error, FileNotFoundError):
+        if error is not None:
             raise error
     queue.hold(None)
     node.core.turn()
     node.tell("queue.resumed", {"vhost": queue.vhost_name, "name": queue.name}, who.user)
-
-
-def _in_thread(work: "Callable[[], object]") -> Steps:
-    """Do the work in the thread.  Returns the error that it ended with: it must not leave the generator there."""
-    yield IN_THREAD
-    error: OSError | None = None
-    try:
-        work()
-    except OSError as caught:
-        error = caught
-    yield ON_LOOP
-    return error

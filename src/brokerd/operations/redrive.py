@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from brokerd.operations import OperationError
 from brokerd.operations.changing import OPERATOR, Lasting, sync_everything
-from brokerd.operations.jobs import IN_THREAD, ON_LOOP, Pace, Steps, Wait
+from brokerd.operations.jobs import ON_LOOP, Pace, Steps, Wait, in_thread
 from brokerd.operations.messages import check_gives, chosen, look_for, queue_of
 from brokerd.operations.transfer import Change, Taken
 from brokerd.queues.dead_letter import read_properties
@@ -129,7 +129,7 @@ class _Redrive:
         try:
             if self._vhost.deleted:  # Its folder may be another vhost's by now.
                 raise OperationError(f"vhost '{self._vhost.name}' was deleted meanwhile", 404)
-            yield from _in_thread(partial(work.decide, self._node.disk))
+            yield from in_thread(partial(work.decide, self._node.disk))
         except (OSError, OperationError):
             for letter in held:
                 if not self._queue.deleted:
@@ -153,7 +153,7 @@ class _Redrive:
         self._node.core.turn()
         yield Wait(self._sync)
         yield from sync_everything(self._node)
-        yield from _in_thread(partial(work.note_places, work.places(), self._node.disk))
+        yield from in_thread(partial(work.note_places, work.places(), self._node.disk))
         for place in range(len(held)):
             work.let_go(place)
             if pace.is_over():
@@ -161,7 +161,7 @@ class _Redrive:
                 yield ON_LOOP
         self._node.core.turn()
         yield Wait(self._sync)
-        yield from _in_thread(partial(work.end, self._node.disk))
+        yield from in_thread(partial(work.end, self._node.disk))
         return gone
 
     def _sync(self, go_on: Callable[[], object]) -> None:
@@ -216,16 +216,3 @@ def _put(work: Redrive, place: int, target: "Queue") -> str:
         return "" if work.put(place) else f"{target} refuses it"
     except OSError as error:
         return f"{target} cannot store it: {error}"
-
-
-def _in_thread(work: Callable[[], object]) -> Steps:
-    """Do it in the thread, and go on on the loop.  Raises OSError."""
-    yield IN_THREAD
-    error: OSError | None = None
-    try:
-        work()
-    except OSError as caught:  # It must not leave the generator in the thread.
-        error = caught
-    yield ON_LOOP
-    if error is not None:
-        raise error

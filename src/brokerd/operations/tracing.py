@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from brokerd.operations import OperationError
 from brokerd.operations.changing import Lasting
-from brokerd.operations.jobs import IN_THREAD, ON_LOOP, Steps
+from brokerd.operations.jobs import Steps, in_thread
 from brokerd.operations.lists import find_vhost
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def start(node: "Node", user: str, request: Any) -> Lasting:
     def steps() -> Steps:
         trace = Trace(node, vhost, request, user)
         os.makedirs(os.path.join(node.data.path, FOLDER), 0o750, exist_ok=True)
-        yield from _in_thread(lambda: trace.write([]))
+        yield from _with_file(lambda: trace.write([]))
         if node.vhosts.get(vhost.name) is not vhost:
             raise OperationError(f"no vhost '{vhost.name}'", 404)
         if trace.octets >= FILE_OCTETS_MAX:
@@ -197,7 +197,7 @@ def stop(node: "Node", vhost: str, name: str) -> Lasting:
         if traces_of(node).by_name.get(name) is trace:
             del traces_of(node).by_name[name]
         records = trace.take()
-        yield from _in_thread(lambda: trace.write(records))
+        yield from _with_file(lambda: trace.write(records))
         return {"messages": trace.messages, "missed": trace.missed}
 
     return Lasting(node, steps())
@@ -222,7 +222,7 @@ def files(node: "Node") -> Lasting:
 
     def steps() -> Steps:
         found: list[dict[str, Any]] = []
-        yield from _in_thread(lambda: found.extend(_listed(os.path.join(node.data.path, FOLDER))))
+        yield from _with_file(lambda: found.extend(_listed(os.path.join(node.data.path, FOLDER))))
         return {"items": found}
 
     return Lasting(node, steps())
@@ -250,7 +250,7 @@ def read(node: "Node", name: str, offset: int, octets: int) -> Lasting:
                 file.seek(offset)
                 found.append(file.read(octets))
 
-        yield from _in_thread(work)
+        yield from _with_file(work)
         return {"text": found[0].decode("utf-8", "replace"), "next_offset": offset + len(found[0])}
 
     return Lasting(node, steps())
@@ -261,7 +261,7 @@ def delete(node: "Node", name: str) -> Lasting:
     path = file_path(node.data.path, name)
 
     def steps() -> Steps:
-        yield from _in_thread(lambda: os.unlink(path))
+        yield from _with_file(lambda: os.unlink(path))
         return {"done": True}
 
     return Lasting(node, steps())
@@ -291,18 +291,12 @@ def check_name(name: str) -> None:
                              "and no dot at the beginning", 400)
 
 
-def _in_thread(work: "Callable[[], object]") -> Steps:
-    yield IN_THREAD
-    error: OSError | None = None
+def _with_file(work: "Callable[[], object]") -> Steps:
+    """Do it in the thread.  Raises OperationError (404) if the file is not there, or OSError."""
     try:
-        work()
-    except OSError as caught:  # It must not leave the generator in the thread.
-        error = caught
-    yield ON_LOOP
-    if isinstance(error, FileNotFoundError):
-        raise _no_file(os.path.basename(error.filename or ""))
-    if error is not None:
-        raise error
+        yield from in_thread(work)
+    except FileNotFoundError as error:
+        raise _no_file(os.path.basename(error.filename or "")) from None
 
 
 # --- records
