@@ -12,8 +12,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 AGAIN = ROOT / ".ci" / "again"
-# Programs that tests use where they are, and that CI does not install: two are parts of RabbitMQ, which is 200 MiB with its Erlang,
-# a whole Java is as large, and systemd belongs to the machine.
+# Programs that tests use where they are, and that CI does not install: two are parts of RabbitMQ, large with its
+# Erlang, a whole Java is large too, and systemd belongs to the machine.
 NOT_IN_CI = {"java", "rabbitmqadmin", "epmd", "systemd-analyze"}
 
 
