@@ -12,6 +12,7 @@ import shlex
 import statistics
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
+from pathlib import Path
 from typing import NamedTuple
 
 from brokers import BROKERD, Broker, Target
@@ -58,6 +59,8 @@ def tree(text: str) -> tuple[str, str]:
     name, _, path = text.partition("=")
     if not name or not path:
         raise ValueError(f"{text!r} is not NAME=PATH")
+    if not (Path(path) / "brokerd" / "__init__.py").is_file():  # Else its name would stand beside this tree's figures.
+        raise argparse.ArgumentTypeError(f"{path!r} has no package brokerd: name the folder src")
     return name, f"env PYTHONPATH={shlex.quote(path)} {BROKERD}"
 
 

@@ -420,6 +420,26 @@ def test_consumers_get_their_messages_while_another_connection_waits(shared):
     assert len(one.methods) <= 3
 
 
+def test_a_connection_that_sends_more_than_consumers_get_in_a_turn_waits_for_its_next_one(tmp_path):
+    """The loop would read up to 2 MiB of it first, and have a turn for consumers after each read."""
+    shared = Shared(tmp_path, work_ns=4_000_000)
+    shared.queue()
+    one, two, consumer = (shared.connection(1) for _ in range(3))
+    for _ in range(20):
+        one.feed(publish(1, b"m") * 5000)
+        shared.finish()
+    for each in (one, two):
+        each.transport = Transport()
+        each.attach(each.transport, -1)
+    heartbeat = frame(8, 0, b"")
+    consume(consumer.channels[1], shared.queues[b"q"], no_ack=True)
+    two.feed(heartbeat)
+    one.feed(heartbeat * (len(one.get_buffer(0)) // len(heartbeat)))
+    assert (one.yielded, one.transport.reads, two.yielded) == (True, False, False)
+    shared.finish()
+    assert (one.yielded, one.transport.reads) == (False, True)
+
+
 def test_what_goes_wrong_with_one_connection_ends_it_and_not_the_turns_of_others(shared):
     one, two = shared.connection(1), shared.connection(1)
     one.transport = Transport()

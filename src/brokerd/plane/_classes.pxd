@@ -136,6 +136,7 @@ cdef class Connection:
     cdef bint is_held_up(self, int status)
     cdef bint finish_affairs(self)
     cdef void yield_turn(self)
+    cdef void wait_for_deliveries(self)
     cdef void count_anew(self)
     cdef void unstuff(self)
     cdef int work_on_stash(self) except -1

@@ -136,6 +136,16 @@ cdef class Connection:
             self.drop_stash()
         self.work(p, end)
         core.turn()
+        if UNLIKELY(core.c.dirty != NULL) and nbytes == core.input_size:
+            self.wait_for_deliveries()
+
+    cdef void wait_for_deliveries(self):
+        """The turn has left messages to hand out, and this client has sent more: it waits for its turn.  The loop would read up to
+        2 MiB of it first, and each read has a turn, so that all these turns came before another client's."""
+        cdef conn_t *c = &self.c
+        if c.core.work_ns != NEVER and not (c.gone or c.yielded or c.stalled or c.rests or c.stuffed):
+            self.yield_turn()
+            self.update_reading()
 
     def feed(self, bytes octets):
         cdef Core core = self.core

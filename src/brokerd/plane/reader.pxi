@@ -75,7 +75,6 @@ cdef struct reader_t:
     uint32_t again_n
     share_t *share              # NULL: it reads alone; else its place, and what it holds, are there
     reader_t *share_next        # of the share's
-    uint64_t seed               # of its hashes of keys
     uint32_t waiting            # the lowest that waits for it there (share_keys.pxi); NO_HELD: none
     uint32_t waiting_n          # in that heap
     uint8_t slot_of_share       # its place in share_t.at

@@ -101,11 +101,10 @@ cdef bint share_take_waiting(reader_t *r, place_t *t) noexcept nogil:
 
 
 cdef inline int spend_on_share(share_t *share, int took, uint32_t messages) noexcept nogil:
-    """Count the looks, and what so many messages cost besides in a share that holds many: the turn's alone, not filters'."""
+    """Count the looks, and what so many messages cost besides: the turn's alone, not filters'."""
     cdef gate_t *gate = &share.place.stream.gate
     gate.queue.core.looks_left -= gate.looked
-    if share.capacity > SHARE_IS_LARGE:
-        gate.looked += LARGE_COSTS * messages
+    gate.looked += HOLD_COSTS * messages
     return took
 
 
@@ -176,7 +175,8 @@ cdef void share_join(share_t *share, reader_t *r) noexcept nogil:
     r.flows.first = r.flows.last = NO_FLOW
     r.share_next = NULL
     share.place.stream.seeds += 1
-    r.seed = mix_product(group_secret[1] ^ share.place.stream.seeds, group_secret[2])
+    share.seeds[share.readers_n] = mix_product(group_secret[1] ^ share.place.stream.seeds, group_secret[2])
+    share.slots[share.readers_n] = r.slot_of_share
     share.readers_n += 1
     share.known += 1
 
@@ -185,11 +185,16 @@ cdef void share_leave(reader_t *r) noexcept nogil:
     """The reader owns no key any more; what waited for it goes to others."""
     cdef share_t *share = r.share
     cdef reader_t **at = &share.readers
+    cdef uint32_t i = 0
     while at[0] != r:
         at = &at[0].share_next
     at[0] = r.share_next
     r.share_next = NULL
+    while share.slots[i] != r.slot_of_share:
+        i += 1
     share.readers_n -= 1
+    share.slots[i] = share.slots[share.readers_n]
+    share.seeds[i] = share.seeds[share.readers_n]
     disown_flows(share, r)
     if share.single and share.readers != NULL:
         share_wake(share, share.readers)
@@ -252,5 +257,8 @@ cdef bint share_is_sound(share_t *share) noexcept nogil:
         if f.last != before or f.out != flow_out or (f.out == 0 and not f.listed):
             return False
         out += flow_out
+    for i in range(share.readers_n):
+        if share.at[share.slots[i]] == NULL:
+            return False
     return (waiting == share.waiting and out == share.out and waiting + out == share.place.held_n
             and flows == share.flows_n and keyed == share.keyed_n <= share.buckets_n and share.heaped <= waiting)

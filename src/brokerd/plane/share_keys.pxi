@@ -23,8 +23,7 @@ cdef enum:
     SHARE_WAITS_MOST = 16384    # messages that wait for their readers
     SHARE_READERS_MOST = 256
     SHARE_LOOKS = 2048          # keys and messages that one reader gives owners, before others have their turn
-    SHARE_IS_LARGE = 65536      # messages for which there is room: from here on the tables are in no cache, and
-    LARGE_COSTS = 12            # ... a message costs as much as so many looks more
+    HOLD_COSTS = 12             # looks: what a message costs besides, as its tables are soon in no cache
     NO_FLOW = 0xFFFFFFFF
 
 cdef struct flow_t:
@@ -61,6 +60,8 @@ cdef struct share_t:
     uint32_t moving             # the key that has got an owner last, while some of its messages wait in no heap; NO_FLOW: none
     uint32_t moving_at          # the first of these
     reader_t *at[SHARE_READERS_MOST]
+    uint64_t seeds[SHARE_READERS_MOST]  # of its readers' hashes of keys, readers_n: side by side, as each new key asks for all
+    uint8_t slots[SHARE_READERS_MOST]   # ... and which reader's each is
     uint32_t turns[SHARE_READERS_MOST]
     part_t *parts               # of place.held, as many
     flow_t *flows               # as many
@@ -213,26 +214,22 @@ cdef void need_owner(share_t *share, uint32_t flow) noexcept nogil:
 
 # ---- keys
 
-cdef inline uint64_t rank_of(const reader_t *r, uint64_t hash) noexcept nogil:
-    return mix_product(hash ^ r.seed, group_secret[2] ^ r.seed)
+cdef inline uint64_t rank_of(uint64_t seed, uint64_t hash) noexcept nogil:
+    return mix_product(hash ^ seed, group_secret[2] ^ seed)
 
 
 cdef reader_t *highest_for(share_t *share, uint64_t hash) noexcept nogil:
     """The reader that a key goes to now."""
-    cdef reader_t *best = share.readers
-    cdef reader_t *r
-    cdef uint64_t rank, highest
+    cdef uint32_t i, best = 0
+    cdef uint64_t rank, highest = 0
     if share.single:
-        return best
-    highest = rank_of(best, hash)
-    r = best.share_next
-    while r != NULL:
-        rank = rank_of(r, hash)
+        return share.readers
+    for i in range(share.readers_n):
+        rank = rank_of(share.seeds[i], hash)
         if rank > highest:
             highest = rank
-            best = r
-        r = r.share_next
-    return best
+            best = i
+    return share.at[share.slots[best]]
 
 
 cdef int share_grow(share_t *share) noexcept nogil:
