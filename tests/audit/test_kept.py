@@ -1,5 +1,7 @@
 """Tokens, deduplication keys and replays: files as a broker leaves them, and with one fact out of place."""
 
+import numpy as np
+import plant
 import pytest
 import writer
 from test_waits import GROUPS, ONE, OTHER, STEP, T, acked, back, meta, out
@@ -17,6 +19,7 @@ from brokerd.store.format import (
     PURGED,
     REASON_REMOVED,
     REPLAY_EVENT,
+    REPLAYED,
     RESTARTED,
     STARTED,
     TOKEN_EVENT,
@@ -26,7 +29,8 @@ KEYS = {"size": 100, "ttl_ms": 1000, "scope": "", "action": "ack", "content": Fa
 HELD = ("held", [])
 
 
-def judged(root, steps=(), *, keys="aaaa", hashes=None, flags=None, times=None, segment=2, **settings):
+def judged(root, steps=(), *, keys="aaaa", hashes=None, flags=None, times=None, segment=2, gone=None,
+           **settings):
     """``steps``: (seq, type, consumer[, reason[, aux]]), ten ms apart; what is said: {audit: (verdict, messages)}"""
     rows = [(T + STEP * k, seq or T, type_, *(more[:1] or (0,)), consumer)
             for k, (seq, type_, consumer, *more) in enumerate(steps, 1)]
@@ -36,9 +40,13 @@ def judged(root, steps=(), *, keys="aaaa", hashes=None, flags=None, times=None, 
     messages = writer.messages(range(1, len(keys) + 1), times or range(T - 100, T - 100 + len(keys)))
     if hashes:
         messages["dedup_hash"] = hashes
-        messages["flags"] |= flags or 0
+        messages["flags"] |= np.array(flags or 0, np.uint16)
     level = writer.Level(messages, happened, metas=[meta(key) for key in keys])
     path = str(writer.write_queue(root, level, writer.Options(segment_messages=segment, settings=settings)))
+    if gone is not None:
+        story = plant.Story(f"{path}/vhost/queue")
+        story.parts[0].cut(gone - 1)
+        story.save()
     options = Options(audits=frozenset(kept.AUDITS))
     (one,) = audit(open_source(path), options)
     assert by_arrays.rows(path, options, None) == one.audits
@@ -98,6 +106,61 @@ def test_keys_of_exchanges_and_with_a_time_of_their_own_accuse_nobody(tmp_path):
 
 def again(seq):
     return seq, EVENT_REPLAYED, 0
+
+
+def replays(*seqs):
+    """The entry and the event of each."""
+    return [step for seq in seqs for step in ((seq, REPLAYED, 0), again(seq))]
+
+
+def at_step(step):
+    """Just before the event of that step."""
+    return T + STEP * step - 1
+
+
+FIRST = [out(1), acked(1), out(2), acked(2)]        # steps 1 to 4
+WAITS = KEYS | {"scope": "waiting", "ttl_ms": None}
+
+
+@pytest.mark.parametrize(("steps", "hashes", "third", "keys", "wrong"), [
+    ([*FIRST, *replays(1)], [7, 2, 7, 4], 8, {}, [3]),
+    ([*FIRST, *replays(1)], [7, 2, 7, 4], 4, {}, []),
+    ([*FIRST, *replays(1), out(1), acked(1)], [7, 2, 7, 4], 10, {}, []),
+    ([*FIRST, *replays(1), out(1), acked(1)], [7, 2, 7, 4], 7, {}, [3]),
+    ([*FIRST, *replays(1), out(1), acked(1), *replays(1)], [7, 2, 7, 4], 12, {}, [3]),
+    ([*FIRST, *replays(1), out(1), acked(1), *replays(1)], [7, 2, 7, 4], 8, {}, []),
+    ([*FIRST, *replays(1)], [7, 2, 3, 4], 8, {}, []),
+    ([*FIRST, *replays(1)], [7, 2, 7, 4], 8, {"scope": "queue", "size": 2}, []),
+    ([*FIRST, *replays(1)], [7, 2, 7, 4], 8, {"size": 5}, []),
+    ([*FIRST, *replays(1)], [7, 2, 7, 4], 8, {"ttl_ms": 93}, [3]),
+    ([*FIRST, *replays(1)], [7, 2, 7, 4], 8, {"ttl_ms": 91}, []),
+    ([*FIRST, *replays(1, 2), out(2), acked(2)], [7, 7, 7, 4], 11, {}, []),
+    ([*FIRST, *replays(1, 2)], [7, 7, 7, 4], 11, {}, [3]),
+    ([*FIRST, *replays(2), out(2), acked(2), *replays(1)], [7, 7, 7, 4], 11, {}, [3]),
+    ([out(1), acked(1), out(2), *replays(1), acked(2)], [7, 7, 7, 4], 11, {}, []),
+], ids=["again", "before it", "ended again", "before it ended", "a second time", "between two lives", "another key",
+        "by number", "too many", "within its time", "its time is over", "a newer one had the key",
+        "the newer one waits", "a newer one had it before", "a newer one was out at the replay"])
+def test_the_key_of_a_replayed_message_counts_while_it_waits(tmp_path, steps, hashes, third, keys, wrong):
+    """The third message comes behind a step, the second one behind the first one's first end."""
+    times = [T, at_step(2) + 2, at_step(third + 1), at_step(third + 1) + 1]
+    said = judged(tmp_path, steps, hashes=hashes, times=times, deduplication=WAITS | keys)
+    assert said["dedup_kept"] == ("violated" if wrong else "held", wrong)
+
+
+def test_where_a_record_is_gone_that_may_have_had_the_key_a_replayed_message_accuses_nobody(tmp_path):
+    times = [T, at_step(2) + 2, at_step(9), at_step(9) + 1]
+    for name, gone in (("there", False), ("gone", True)):
+        said = judged(tmp_path / name, [*FIRST, *replays(1)], hashes=[7, 2, 7, 4], times=times, segment=4,
+                      deduplication=WAITS, gone=2 if gone else None)
+        assert said["dedup_kept"] == (HELD if gone else ("violated", [3]))
+
+
+def test_beside_keys_with_a_time_of_their_own_replayed_ones_accuse_nobody(tmp_path):
+    times = [T, at_step(2) + 2, at_step(9), at_step(9) + 1]
+    said = judged(tmp_path, [*FIRST, *replays(1)], hashes=[7, 2, 7, 4], flags=[0, 8, 0, 0], times=times,
+                  deduplication=WAITS)
+    assert said["dedup_kept"] == ("undecidable", [])
 
 
 def said(seq, count):

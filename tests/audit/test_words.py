@@ -50,9 +50,47 @@ def test_after_a_loss_of_power_the_words_of_a_segment_in_use_are_not_judged(tmp_
     assert (row["verdict"], row["checked"], told) == ("held", 2, [])
 
 
-def test_the_words_of_a_segment_in_use_without_a_journal_are_not_judged(tmp_path):
-    root = writer.write_queue(tmp_path / "data", writer.simple_level(20), writer.Options(journal=False))
-    put_word(f"{root}/vhost/queue/acks.0000000001", words.SETTLED_AT, 19)
+FOLDER = layout.folder_name("q")
+
+
+def in_a_data_directory(tmp_path, level, options, folder=FOLDER):
+    root = writer.write_queue(tmp_path / "data", level, options, folder=folder)
+    (tmp_path / "data/vhosts.json").write_text('[{"name": "/"}]')
+    return root, f"{root}/vhost/{folder}"
+
+
+def test_after_a_loss_of_power_and_a_clean_stop_the_words_of_a_segment_in_use_are_judged(tmp_path):
+    root, path = in_a_data_directory(
+        tmp_path, writer.after_a_loss_of_power(), writer.Options(segment_messages=100, kept=True))
+    put_word(f"{path}/acks.0000000003", words.SETTLED_AT, 19)
+    row, told = judged(root)
+    assert (row["checked"], [at[:2] for at in told]) == (3, [("acks.0000000003", words.SETTLED_AT)])
+
+
+@pytest.mark.parametrize("kind", ["msgs", "acks"])
+def test_the_words_of_a_segment_without_a_journal_are_judged_where_a_clean_stop_has_left_them(tmp_path, kind):
+    options, at = writer.Options(journal=False), words.RECORDS_AT if kind == "msgs" else words.SETTLED_AT
+    root, path = in_a_data_directory(tmp_path, writer.simple_level(20), options)
+    assert (judged(root)[0]["verdict"], judged(root)[0]["checked"]) == ("held", 1)
+    put_word(f"{path}/{kind}.0000000001", at, 19)
+    row, told = judged(root)
+    assert (row["verdict"], [one[:2] for one in told]) == ("violated", [(f"{kind}.0000000001", at)])
+    (tmp_path / "data" / layout.RUNNING_FILE).write_text("boot whole\n")      # At work, or killed.
+    assert judged(root)[0]["checked"] == 0
+
+
+@pytest.mark.parametrize("name", ["schema_version", "vhosts.json"])
+def test_the_words_of_a_segment_without_a_journal_are_not_judged_in_a_copy_of_a_part(tmp_path, name):
+    root, path = in_a_data_directory(tmp_path, writer.simple_level(20), writer.Options(journal=False))
+    put_word(f"{path}/acks.0000000001", words.SETTLED_AT, 19)
+    os.unlink(f"{root}/{name}")
+    assert judged(root)[0]["checked"] == 0
+
+
+def test_the_words_of_a_queue_that_no_definition_explains_are_as_they_were_once(tmp_path):
+    root, path = in_a_data_directory(
+        tmp_path, writer.simple_level(20), writer.Options(journal=False), FOLDER + layout.ORPHAN)
+    put_word(f"{path}/acks.0000000001", words.SETTLED_AT, 19)
     assert judged(root)[0]["checked"] == 0
 
 

@@ -75,6 +75,15 @@ class Journaled(Story):
         return lacking
 
 
+class Bare(Journaled):
+    """Queues without journals: only what their clean stop says of them is judged."""
+
+    arguments = {}
+
+    def count_lacking(self, name, data):
+        return 0
+
+
 class InGroups(Journaled):
     """Each message is a group of its own (there is no header), waits when it comes back, and is parked in the end."""
 
@@ -106,3 +115,16 @@ def test_no_power_cut_makes_an_audit_wrong(tmp_path, kind, seeds):
         except AssertionError as error:
             raise AssertionError(f"seed {seed}, data in {os.path.abspath(story.directory)}") from error
     assert lost, "no cut took an event: nothing was tried"
+
+
+def test_after_each_power_cut_a_start_and_a_clean_stop_leave_right_words_without_a_journal(tmp_path):
+    checked = 0
+    for seed in range(4):
+        (tmp_path / str(seed)).mkdir()
+        story = Bare(tmp_path / str(seed), seed)
+        story.tell()
+        for name, rows, _ in story.judge():
+            assert rows["words"]["verdict"] != "violated", (seed, name, rows["words"])
+            checked += rows["words"]["checked"]
+        story.end()
+    assert checked > 20, "too few segments were judged: nothing was tried"

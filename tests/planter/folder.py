@@ -190,7 +190,7 @@ class Tree:
                 if only is None or name in only:
                     folder = f"{vhost.name}/{name_file.parent.name}"
                     self.queues[name] = read_queue(self.path, folder, name, entries.get(folder))
-        for name in ("schema_version", "running"):
+        for name in ("schema_version", "running", "vhosts.json"):
             if (self.path / name).is_file():
                 self.root[name] = (self.path / name).read_bytes()
 
@@ -218,6 +218,8 @@ class Tree:
         for path in paths:
             (target / path).parent.mkdir(parents=True, exist_ok=True)
             os.link(self.path / path, target / path)
+        for name in self.root:
+            os.link(self.path / name, target / name)
         if self.manifest is not None:
             entries = [queue.entry for queue in self.queues.values() if queue.entry is not None]
             (target / "manifest.json").write_text(json.dumps(self.manifest | {"queues": entries}))

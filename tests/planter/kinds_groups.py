@@ -193,6 +193,12 @@ def tried_before_the_time_it_says(view, one):
     event_of(one, RETRY).touch(aux=HOUR_MS)
 
 
+@message(queues=("grouped", "tried"), suits=lambda one: RETRY in one.shape and one.entries, audit="retry_kept")
+def next_try_at_an_earlier_time_by_the_journal(view, one):
+    """The acks have the right time."""
+    event_of(one, RETRY).touch(aux=1)
+
+
 @message("group_order group_owner", queues=("grouped",), suits=is_tried_again, audit="retry_kept")
 def group_goes_on_during_a_retry(view, one):
     """The next message of its group goes out while it waits for its next try."""
@@ -298,7 +304,7 @@ def _with_key_of(view, one, steps):
     other.record.touch(dedup_hash=one.record.dedup_hash)
 
 
-@message(queues=("keyed",), suits=_has_key, audit="dedup_kept")
+@message(queues=("keyed", "tasks"), suits=_has_key, audit="dedup_kept")
 def key_stored_twice(view, one):
     _with_key_of(view, one, 1)
 

@@ -276,6 +276,12 @@ def tried_before_the_time_it_says_since_a_replay(view, one):
     _tries(one)[0].touch(aux=HOUR_MS)
 
 
+@message(queues=("regrouped", "retried"), suits=_tries, audit="retry_kept")
+def next_try_at_an_earlier_time_since_a_replay(view, one):
+    """By the journal; the acks have the right time."""
+    _tries(one)[0].touch(aux=1)
+
+
 @message(queues=("retried",), suits=_tries, audit="retry_kept")
 def retry_is_not_told_since_a_replay(view, one):
     one.drop_events(_tries(one)[:1])
@@ -305,3 +311,14 @@ def nobody_released_it_since_its_replay(view, one):
 def stop_is_not_told_since_a_replay(view, one):
     """The acks say that the queue stopped, and the journal does not."""
     one.drop_events(_stops(one)[:1])
+
+
+@message(queues=("tasks",), suits=lambda one: any(event.type == REPLAYED for event in one.events), audit="dedup_kept")
+def key_stored_while_a_replayed_message_waits(view, one):
+    """By the rule of its queue a key counts until its message is settled, and since a replay again."""
+    begin = max(event.ts for event in one.events if event.type == REPLAYED)
+    end = next((event.ts for event in since(one) if event.settles), 1 << 62)
+    later = [other for other in view.order if begin < other.record.ts < end and other.seq > one.seq]
+    if not later or later[0].record.dedup_hash == one.record.dedup_hash:
+        raise NotHere("nothing else was stored meanwhile")
+    later[0].record.touch(dedup_hash=one.record.dedup_hash)

@@ -25,7 +25,7 @@ from tests.planter.files import (
     AcksFile,
 )
 from tests.planter.play import GONE, OUT, READY, Broken, Play
-from tests.planter.play_groups import AGAIN, GroupPlay, is_played, judge_keys, judge_told, since_replay
+from tests.planter.play_groups import AGAIN, GroupPlay, is_played, judge_keys, judge_told, judge_tries, since_replay
 
 PARKED, RETRY_TIME, REPLAYED = 11, 12, 13       # entries
 
@@ -48,6 +48,7 @@ def judge(queue):
         judge_keys(queue, play)
         if isinstance(play, GroupPlay):
             judge_told(queue, play)
+            judge_tries(queue, play)
     _judge_acks_alone(queue, play)
     _judge_manifest(queue, play)
     return play.broken

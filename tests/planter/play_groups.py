@@ -194,11 +194,35 @@ def judge_keys(queue, play):
     keys, last = queue.setting("deduplication"), {}
     if not keys:
         return
+    if keys["scope"] == "waiting":
+        judge_waiting_keys(play)
+        return
     for seq in sorted(play.lives):
         key = play.lives[seq].record.dedup_hash
         if key and key in last and seq - last[key] < keys["size"]:
             play.say("keys count once", seq, f"{last[key]} has its key")
         last[key] = seq
+
+
+def judge_waiting_keys(play):
+    """No key was stored again while its message waited, or waited again."""
+    waits = defaultdict(list)               # key -> (from, until, number)
+    for seq in sorted(play.lives):
+        record = play.lives[seq].record
+        if not record.dedup_hash:
+            continue
+        for begin, end, other in waits[record.dedup_hash]:
+            if begin < record.ts < end:
+                play.say("keys count while their messages wait", seq, f"{other} has its key")
+        begin = record.ts
+        for event in play.events_of[seq]:
+            if event.settles and begin is not None:
+                waits[record.dedup_hash].append((begin, event.ts, seq))
+                begin = None
+            elif event.type == REPLAYED:
+                begin = event.ts
+        if begin is not None:
+            waits[record.dedup_hash].append((begin, 1 << 62, seq))
 
 
 def judge_told(queue, play):
@@ -218,6 +242,26 @@ def judge_told(queue, play):
             told = sum(1 for event in play.events_of[seq] if event.type == kind)
             if count > told:
                 play.say("the journal has it first", seq, f"{count} of type {kind} in the acks, {told} in the journal")
+
+
+def judge_tries(queue, play):
+    """Where both have all next tries of a message, they have the same times."""
+    for part in queue.parts:
+        told, parts = defaultdict(list), defaultdict(list)
+        for entry in part.entries():
+            if entry.record is None:
+                continue
+            seq = entry.record.seq
+            if entry.type == TRY:
+                parts[seq].append(entry)
+                continue
+            if entry.type == RETURNED and [one.reason for one in parts[seq][-3:]] == [0, 1, 2]:
+                told[seq].append(sum(one.count << 16 * one.reason for one in parts[seq][-3:]) * MS)
+            parts[seq].clear()
+        for seq, times in told.items():
+            said = [event.ts + event.aux * MS for event in play.events_of[seq] if event.type == RETRY]
+            if len(said) == len(times) and any(abs(a - b) > SLACK for a, b in zip(said, times, strict=True)):
+                play.say("both tell one time of the next try", seq, f"{said} and {times}")
 
 
 def is_played(queue):

@@ -6,6 +6,7 @@
     orders      message groups; dead letters go to ``late``, from where some come back to their places
     late        dead letters of ``orders``, in the same groups
     keyed       deduplication: some messages come twice
+    tasks       deduplication of what waits: some come again while the first one waits, also since its replay
     replayed    settled messages stay; some are replayed, with the broker killed between
     again       the same, with three priorities and delivery limit 1
     regrouped   message groups with tokens, retries and parks, in which settled messages are replayed
@@ -23,6 +24,8 @@ QUEUES = {
     "orders": GROUPED | {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "late"},
     "late": JOURNAL | {"x-message-group": "exclusive", "x-message-group-header": "x-group-id"},
     "keyed": JOURNAL | {"x-message-deduplication": True, "x-cache-size": KEYS},
+    "tasks": JOURNAL | {"x-message-deduplication": True, "x-deduplication-scope": "waiting",
+                        "x-retention-bytes": 1 << 30},
     "replayed": JOURNAL | {"x-retention-bytes": 1 << 30},
     "again": JOURNAL | {"x-retention-bytes": 1 << 30, "x-max-priority": 2, "x-delivery-limit": 1},
     "regrouped": GROUPED | RETRY | {"x-retention-bytes": 1 << 30, "x-delivery-limit": 2,
@@ -42,6 +45,10 @@ def customer_of(number):
 
 def _headers(number):
     return {"customer": customer_of(number)}
+
+
+def _tasks(number):
+    return {"x-deduplication-header": f"k{number % 100}"}
 
 
 def _decide_grouped(number, redelivered):
@@ -106,6 +113,11 @@ def first_life(story, control):
     publish("keyed", range(80), headers=lambda number: {"x-deduplication-header": f"k{number}"})
     publish("keyed", range(40, 120, 2), headers=lambda number: {"x-deduplication-header": f"k{number}"})
     worker("keyed", 5, "once").work(30).take(5)
+    publish("tasks", range(70), headers=_tasks)
+    worker("tasks", 5, "doer").work(60).close()
+    control("queue", "replay", "tasks", "--seqs", "5-20")
+    publish("tasks", range(100, 150), headers=_tasks)
+    worker("tasks", 5, "doer").work(12).take(2)
     publish("replayed", range(140))
     worker("replayed", 5, "reader").work(90).close()
     control("queue", "replay", "replayed", "--seqs", "5-12,40")
@@ -154,6 +166,8 @@ def second_life(story, control):
     control("message", "redrive", "late", "--group", customer_of(4))
     worker("orders", 4, "z").work(20, lambda number, redelivered: "ack").take(2)
     worker("keyed", 5, "once").work(40).take(5)
+    story.publisher.publish("tasks", range(200, 225), headers=_tasks)
+    worker("tasks", 5, "doer").work(20).take(2)
     control("queue", "replay", "replayed", "--seqs", "1-3,60-66")
     worker("again", 2, "more").work(10, _decide_again).take(2)
     control("queue", "replay", "again", "--seqs", "40-55")
@@ -175,6 +189,9 @@ def third_life(story, control):
     worker("tried", 3, "patient").work(10, _decide_grouped).take(1)
     story.publisher.publish("keyed", range(100, 130), headers=lambda number: {"x-deduplication-header": f"k{number}"})
     worker("keyed", 5, "once").work(10).take(5)
+    control("queue", "replay", "tasks", "--seqs", "21-30")
+    story.publisher.publish("tasks", range(315, 335), headers=_tasks)
+    worker("tasks", 5, "doer").work(10).take(1)
     worker("replayed", 5, "reader").work(15).take(2)
     worker("again", 2, "last").work(12, _decide_again).take(2)
     worker("regrouped", 4, "d", TOLD).work(6).take(1)

@@ -6,9 +6,9 @@
 from random import Random
 
 import pytest
-from tests.planter.asking import ask_within
+from tests.planter.asking import ask, ask_within
 from tests.planter.edits import SECONDS, change_octet, try_many
-from tests.planter.files import AcksFile, JournalFile, MessageFile
+from tests.planter.files import AcksFile, JournalFile, MessageFile, word
 from tests.planter.folder import Tree
 
 EDITS = 30
@@ -31,6 +31,18 @@ def test_the_audit_of_a_number_far_away_ends(sample, tmp_path):
     record.touch(seq=record.seq | 1 << 56)
     said = ask_within(tree.write(tmp_path / "edited"), SECONDS)
     assert said["bare", "holes"].verdict == "violated"
+
+
+@pytest.mark.parametrize("name", ["bare", "events"])
+def test_a_count_of_records_without_a_journal_is_judged_where_a_clean_stop_has_left_it(sample, tmp_path, name):
+    tree = Tree(sample.stopped, only={name})
+    target, part = tree.link(tmp_path / "edited"), tree.queues[name].parts[-1]
+    assert ask(target)[name, "words"].verdict == "held"
+    path = target / tree.queues[name].folder / part.folder / f"msgs.{part.number:010d}"
+    octets = path.read_bytes()
+    path.unlink()                           # A second name of the sample's own file.
+    path.write_bytes(octets[:48] + word(len(part.records()) + 1) + octets[56:])
+    assert ask(target)[name, "words"].verdict == "violated"
 
 
 @pytest.mark.parametrize(("kind", "thing"), [("msgs", "record"), ("acks", "entry"), ("journal", "event")])

@@ -24,6 +24,7 @@ from brokerd.store.format import (
     RETURNED,
     RUNNING_FILE,
     STARTED,
+    folder_name,
     order_header,
 )
 
@@ -138,6 +139,20 @@ def test_what_a_dump_says_of_itself_is_compared_with_its_files_by_both_engines(s
     assert [[row[name].get(figure) for figure in FIGURES] for row in (ours, theirs) for name in names[:4]] == [
         ["violated", 8, 150, None], ["violated", 2, 50, None], ["violated", len(ORDER_COUNTERS), 42, None],
         ["violated", 6, 3, None]] * 2
+
+
+def test_the_words_of_a_stopped_directory_are_judged_without_a_journal_by_both_engines(spark, tmp_path):
+    root, folder = tmp_path / "data", folder_name("q")
+    write_queue(root, simple_level(50, start=planted.START), WriterOptions(segment_messages=20, journal=False),
+                folder=folder)
+    for number in (1, 3):
+        put_word(root / "vhost" / folder / f"msgs.{number:010d}", words.RECORDS_AT, 21)
+    options = Options(audits=frozenset({"words"}))
+    for listed, found, checked in (('[{"name": "/"}]', 2, 3), ("[]", 0, 0)):
+        (root / "vhosts.json").write_text(listed)
+        ours = [row for one in audit(open_source(str(root)), options) for row in one.audits]
+        theirs = checks.run(spark, str(root), options)
+        assert [[row["found"], row["checked"]] for row in (*ours, *theirs)] == [[found, checked]] * 2
 
 
 def test_the_last_event_of_all_is_a_doubt_of_both_engines_while_a_broker_may_be_at_work(spark, tmp_path):

@@ -21,6 +21,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from brokerd.audit import AuditError, NoSuchQueueError, is_one_file
+from brokerd.audit.directory import check_schema, stopped_vhosts, takes_in
 from brokerd.audit.properties import Deduplicating, Grouping, deduplicating_of, grouping_of
 from brokerd.store import format as layout
 from brokerd.store import reading
@@ -94,6 +95,7 @@ class Triple(NamedTuple):
     cut: int | None = None              # ns: what is later is not judged; None: no broker writes (see ``cut``)
     chain: str | None = None            # the hash chain over journal and acks
     followed: bool = False              # its level has a later segment
+    stopped: bool = False               # it is of a data directory in which a broker has stopped cleanly
 
 
 class QueueFiles(NamedTuple):
@@ -185,11 +187,11 @@ class Source:
         Raises AuditError for a manifest that cannot be read.
         """
         manifest = _read_manifest(self)
-        found = []
+        found, stopped = [], stopped_vhosts(self)
         for vhost, queue, folder in _queue_folders(self):
             if glob is None or fnmatch.fnmatchcase(queue, glob) or fnmatch.fnmatchcase(f"{vhost}/{queue}", glob):
                 entry = manifest.get((vhost, queue)) if manifest is not None else None
-                found.append(_read_queue(self, vhost, queue, folder, entry))
+                found.append(_read_queue(self, vhost, queue, folder, entry, stopped=vhost in stopped))
         seen = {(q.vhost, q.queue) for q in found}
         for (vhost, queue), entry in (manifest or {}).items():
             if (vhost, queue) not in seen and (
@@ -219,7 +221,7 @@ def open_source(path: str) -> Source:
         raise AuditError(f"{path}: no permission to read it") from None
     except OSError as error:
         raise AuditError(f"{path}: {' '.join(str(error).split())[:300]}") from None
-    _check_schema(source, names)
+    check_schema(source, names)
     if MANIFEST in names or "schema_version" in names or any(True for _ in _queue_folders(source)):
         return source
     if any(size < 0 and _has(source, name, NAME_FILE) for name, size in names.items()) or NAME_FILE in names:
@@ -232,29 +234,6 @@ def require_match(queues: list[QueueFiles], glob: str | None, source: Source) ->
     if glob is not None and not queues:
         raise NoSuchQueueError(f"{source.root}: no queue matches {glob!r}")
     return queues
-
-
-def _check_schema(source: Source, names: dict[str, int]) -> None:
-    """Refuse a data directory of another version, also where only the folder of a vhost or a queue of it is named."""
-    above = source
-    for _ in range(2):
-        if (NAME_FILE not in names and layout.QUEUE_NAME_FILE not in names) or source.is_s3:
-            break
-        above = Source(above.root.rstrip("/").rpartition("/")[0] or "/")
-        try:
-            names = above.names("")
-        except OSError:
-            return
-    if layout.SCHEMA_FILE not in names:
-        return
-    path = above.path(layout.SCHEMA_FILE)
-    try:
-        said = above.read(layout.SCHEMA_FILE, 0, 64).decode("ascii", "replace").strip()
-    except OSError as error:
-        raise AuditError(f"{path}: {reason(error)}") from None
-    if not said.isdigit() or int(said) != layout.SCHEMA_VERSION:
-        raise AuditError(f"{path}: a data directory of version {said[:20]!r}; this one reads version "
-                         f"{layout.SCHEMA_VERSION}")
 
 
 # --- folders
@@ -329,7 +308,8 @@ class _Found:
         self.files: dict[tuple[str, int], tuple[str, int, bool]] = {}
 
 
-def _read_queue(source: Source, vhost: str, queue: str, folder: str, entry: dict[str, Any] | None) -> QueueFiles:
+def _read_queue(source: Source, vhost: str, queue: str, folder: str, entry: dict[str, Any] | None, *,
+                stopped: bool = False) -> QueueFiles:
     damage: list[Damage] = []
     foreign: list[str] = []
     levels: dict[int, _Found] = {}
@@ -351,6 +331,8 @@ def _read_queue(source: Source, vhost: str, queue: str, folder: str, entry: dict
     triples: list[Triple] = []
     for level, found in sorted(levels.items()):
         triples += _triples(source, vhost, queue, level, found, rules, len(levels), entry is not None, damage)
+    if stopped and takes_in(source.path(folder), queue):
+        triples = [triple._replace(stopped=True) for triple in triples]
     noted = Noted(tuple(sorted(log.times)), bool(log.rules) and not log.lost and log.octets < CONSUMERS_OCTETS)
     return QueueFiles(vhost, queue, folder, settings, log.removed, log.consumers, entry, triples, foreign, damage,
                       rules, noted)
@@ -520,7 +502,6 @@ def _rule(at: int, settings: dict[str, Any]) -> Rule:
                 bool(settings.get("dead_letter_at_least_once")), settings.get("groups") is not None,
                 bool(settings.get("retry")), settings.get("delivery_limit_action") in ("block", "park-group"),
                 grouping_of(settings.get("groups")), deduplicating_of(settings.get("deduplication")))
-
 
 
 def _letters_to(settings: dict[str, Any]) -> str | None:

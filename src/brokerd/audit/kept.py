@@ -9,7 +9,8 @@ replay_exact     a replay made ready exactly as many messages as it says, and on
 ``token_kept`` knows the tokens that consumers were told (``x-group-info``).  ``dedup_kept`` compares the hashes that
 records carry, and judges only queues whose rule never changed; keys with a time of their own, and a rule by which a
 newer message replaces an older one, are not judged.  A key counts for certain while fewer messages came behind it than
-the window holds.
+the window holds.  Where keys count until their messages are settled, that of a replayed message counts again from the
+replay to its next end, unless a newer message with this key waited meanwhile: then the newer one's end is the key's.
 
 Reads the segments of such queues once more.
 """
@@ -22,8 +23,10 @@ import numpy as np
 from brokerd.audit import many
 from brokerd.audit.arrays import group_max_before
 from brokerd.audit.files import FOREVER, QueueFiles, Source
+from brokerd.audit.properties import Deduplicating
 from brokerd.audit.scan import Options, Pass, Summary
 from brokerd.audit.segment import SegmentData
+from brokerd.audit.spells import spells
 from brokerd.audit.stitch import Findings, read_again
 from brokerd.audit.waits import Found, groups_of
 from brokerd.store import format as layout
@@ -185,9 +188,58 @@ def _keys(queue: QueueFiles, passes: list[Pass], summaries: list[Summary]) -> _J
     if rule.waits:
         twice &= rows.other[one] > rows.ts[next_]
     first, second = one[twice], next_[twice]
+    if rule.waits and not doubtful:         # A key with a time of its own may have taken the place of another one.
+        again = _while_replayed(rule, rows, order, [_spells_of(p, s) for p, s in zip(passes, summaries, strict=True)])
+        new = ~np.isin(again[1], second)
+        first, second = np.append(first, again[0][new]), np.append(second, again[1][new])
     found = _chosen(rows, second)._replace(value=rows.seq[first], other=rows.ts[first])
     doubts = (f"{many(doubtful, 'message')} set the time of their keys themselves",) if doubtful else ()
     return [("stored though message {a} had its deduplication key", found)], int(rows.seq.size), doubts
+
+
+def _spells_of(p: Pass, summary: Summary) -> tuple[np.ndarray, ...]:
+    """The spells of messages of a segment: seq, since, until (FOREVER: to the end), sure, later; and the numbers of its
+    records."""
+    known = spells(p.data, p.life, summary.power_cut)
+    numbers = p.data.headers["seq"][p.data.sound].astype(np.int64)
+    return known.seq, known.since, known.settled, known.sure, known.later, numbers
+
+
+def _while_replayed(rule: Deduplicating, rows: _Rows, order: np.ndarray,
+                    parts: list[tuple[np.ndarray, ...]]) -> tuple[np.ndarray, np.ndarray]:
+    """The rows of messages that waited since a replay, and of those that were stored meanwhile with the same key, if
+    all records between them are there: one that is gone may have had the key.
+
+    ``order``: of rows, by key and number; ``parts``: what _spells_of says of each segment."""
+    none = np.empty(0, np.int64)
+    seq, since, until, sure, later, every = (np.concatenate([part[k] for part in parts]) for k in range(6))
+    row = np.searchsorted(rows.seq, seq, sorter=(by_seq := np.argsort(rows.seq)))
+    row = by_seq[np.minimum(row, max(rows.seq.size - 1, 0))] if rows.seq.size else none
+    known = rows.seq[row] == seq if row.size else np.zeros(seq.size, bool)
+    every = np.unique(every)
+    if not (known & later).any() or rows.seq.size + np.count_nonzero(later) >= rule.size:
+        return none, none           # In a window that is full it is not certain which keys count.
+    row, since, until, sure, later = (column[known] for column in (row, since, until, sure, later))
+    rank = np.empty(order.size, np.int64)           # Of a key; rows.value in order is sorted by key.
+    rank[order] = np.cumsum(np.append(True, rows.value[order][1:] != rows.value[order][:-1]))
+    by_key = np.argsort(rank[row], kind="stable")   # Spells by key.
+    ranks, keys, bad = rank[order], rank[row][by_key], list[tuple[int, int]]()
+    for k in np.flatnonzero(later & sure).tolist():
+        mine = order[slice(*np.searchsorted(ranks, (rank[row[k]], rank[row[k]] + 1)))]
+        after = mine[(rows.ts[mine] > since[k]) & (rows.seq[mine] > rows.seq[row[k]])]
+        if not after.size or rows.ts[after[0]] >= until[k]:     # 0: it is not known when it ended.
+            continue
+        at = int(rows.ts[after[0]])
+        if rule.ttl_ms is not None and at - rows.ts[row[k]] >= rule.ttl_ms * 1_000_000 - SLACK_NS:
+            continue
+        others = by_key[slice(*np.searchsorted(keys, (rank[row[k]], rank[row[k]] + 1)))]
+        newer = others[(rows.seq[row[others]] > rows.seq[row[k]]) & (row[others] != after[0])]
+        taken = (since[newer] < at) & ((until[newer] > since[k]) | ~sure[newer] | (until[newer] == 0))
+        low, high = np.searchsorted(every, (rows.seq[row[k]], rows.seq[after[0]])).tolist()
+        if not taken.any() and high - low == rows.seq[after[0]] - rows.seq[row[k]]:
+            bad.append((int(row[k]), int(after[0])))
+    found = np.array(bad, np.int64).reshape(-1, 2)
+    return found[:, 0], found[:, 1]
 
 
 def _ended(p: Pass) -> np.ndarray:

@@ -23,10 +23,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from brokerd.audit import many, parks
+from brokerd.audit import many, parks, tries
 from brokerd.audit.arrays import count_above, group_max_before
 from brokerd.audit.files import FOREVER, QueueFiles, Source
-from brokerd.audit.lifecycle import Lives
 from brokerd.audit.notes import PLACE
 from brokerd.audit.properties import Grouping, Texts, hashes, texts, whole_numbers, with_header
 from brokerd.audit.scan import Options, Pass, Summary
@@ -36,7 +35,6 @@ from brokerd.audit.stitch import Findings, read_again
 from brokerd.store import format as layout
 
 AUDITS = ("group_order", "group_owner", "retry_kept", "stop_kept")
-SLACK_NS = 2_000_000            # by so much a try may be early: times on disk are in ms, those of events in ns
 BY_CONNECTION = 1 << 32         # what basic.get takes belongs to a connection, whose numbers are not those of consumers
 STOPS = (layout.PARKED_EVENT, layout.GROUP_PARKED_EVENT)
 RELEASES = (layout.RELEASED_EVENT, layout.GROUP_RELEASED_EVENT)
@@ -89,12 +87,18 @@ class Deliveries(NamedTuple):
 
 
 class Notes(NamedTuple):
-    """Events of messages that wait, in order of time: columns.  ``aux``: the delay in ms of a retry."""
+    """Events of messages that wait, in order of time: columns.  ``aux``: the delay in ms of a retry.  ``acks``: what
+    they say of its time, see ``tries``.  ``begun``: when the first event of the same return happened.  ``place``: of
+    the event, ``segment``: the index of its summary."""
 
     ts: np.ndarray
     type: np.ndarray
     aux: np.ndarray
     row: np.ndarray
+    acks: np.ndarray
+    begun: np.ndarray
+    place: np.ndarray
+    segment: np.ndarray
 
 
 class History(NamedTuple):
@@ -204,7 +208,11 @@ def _part(p: Pass, grouping: Grouping | None, number: int, power_cut: int) -> _P
         group = np.where(known.sure, of_record[record], 0)      # A message without a record, -1, has the last one.
     aside = at(known, data.aside["seq"].astype(np.int64), data.aside["ts"].astype(np.int64))
     told = np.flatnonzero((aside >= 0) & known.sure[aside]) if known.seq.size else aside[:0]
-    notes = (*(data.aside[name][told].astype(np.int64) for name in ("ts", "type", "aux")), aside[told])
+    entries, row = of_entries(data, life, known)
+    next_tries = tries.told_by_acks(entries, row)
+    notes = (*(data.aside[name][told].astype(np.int64) for name in ("ts", "type", "aux")), aside[told],
+             tries.said_of(data, known, aside, next_tries)[told], tries.begun(data)[told], data.aside_places[told],
+             np.full(told.size, number))
     times = np.concatenate((data.headers["ts"][data.sound], data.events["ts"], data.aside["ts"], data.marks,
                             data.events_again["ts"])).astype(np.int64)
     places = np.append(_places(data), 0)[record]
@@ -212,8 +220,7 @@ def _part(p: Pass, grouping: Grouping | None, number: int, power_cut: int) -> _P
     messages = (known.seq, group, known.since, known.settled, known.later,
                 np.full(known.seq.size, data.triple.priority), place, life.published[known.of],
                 np.append(data.headers["connection"].astype(np.int64), 0)[record])
-    entries, row = of_entries(data, life, known)
-    untold = _untold_tries(data, life, known, aside, entries, row) if grouping is None else row[:0]
+    untold = tries.untold(data, life, known, aside, next_tries) if grouping is None else row[:0]
     parked = parks.parked(data, record, known, group, (entries, row), aside, number)
     return _Part(messages, _deliveries(p, known, number), notes, times, int(np.count_nonzero(known.by_acks)), untold,
                  parked)
@@ -242,25 +249,6 @@ def _deliveries(p: Pass, known: Spells, number: int) -> tuple[np.ndarray, ...]:
 
 def _holders(consumer: np.ndarray, why: np.ndarray) -> np.ndarray:
     return consumer.astype(np.int64) + np.where(why & layout.BY_GET, BY_CONNECTION, 0)
-
-
-def _untold_tries(data: SegmentData, life: Lives, known: Spells, aside: np.ndarray, entries: np.ndarray,
-                  row: np.ndarray) -> np.ndarray:
-    """The rows of which the acks tell more next tries than the journal, which has each of them first.  Of a message
-    that has just returned, the cut may have taken the event.  Groups write the time of a try again.
-
-    ``aside``: the row of each of data.aside; ``entries`` by message, and the ``row`` of each."""
-    kind = entries["kind"]
-    tells = (row[1:] == row[:-1]) & (kind[:-1] == (layout.RETRY_PARTS - 1 << 4 | layout.RETRY_TIME))
-    tells &= kind[1:] & 0x0F == layout.RETURNED
-    told = aside[(data.aside["type"] == layout.RETRY_SCHEDULED) & (aside >= 0)]
-    lacks = np.bincount(row[1:][tells], minlength=known.seq.size) - np.bincount(told, minlength=known.seq.size)
-    if data.triple.cut is not None:
-        lacks[known.first[life.of[life.last & (life.type == layout.RETURNED)]]] -= 1
-        ends = np.append(known.events.head[1:], True)[:known.events.seq.size]
-        of = known.again[ends & (known.events.type == layout.RETURNED)]
-        lacks[of[of >= 0]] -= 1
-    return np.flatnonzero(known.sure & (lacks > 0))
 
 
 def _places(data: SegmentData) -> np.ndarray:
@@ -451,7 +439,7 @@ def _noted(audit: str, grouping: Grouping | None, summaries: list[Summary], hist
     by_row, by_group = _index(history.deliveries.row), _index(of.group[history.deliveries.row])
     level = of.level[history.deliveries.row]        # Behind a message stands what is of lower levels, too.
     by_level = {one: np.flatnonzero(level <= one) for one in np.unique(of.level).tolist()}
-    which = which[~_cut_off(history, summaries, notes.ts[which])]
+    which = which[(notes.acks[which] != tries.UNKNOWN) | ~_cut_off(history, summaries, notes.ts[which])]
     if grouping is not None:        # A release is of a group: without the group's key it is not known of which.
         which = which[of.group[notes.row[which]] != 0]
     bad: set[int] = set()
@@ -460,7 +448,7 @@ def _noted(audit: str, grouping: Grouping | None, summaries: list[Summary], hist
         group = int(of.group[row])
         until = int(of.settled[row]) or ts          # Not known when it was settled: it may have been at once.
         if audit == "retry_kept":
-            until = min(until, ts + int(notes.aux[k]) * 1_000_000 - SLACK_NS)
+            until = min(until, ts + int(notes.aux[k]) * 1_000_000 - tries.SLACK_NS)
         ends = releases[1][np.asarray(of_group.get(group, ()) if group else of_row.get(row, ()), np.int64)]
         following = int(np.searchsorted(ends, ts, "right"))
         until = min(until, int(ends[following])) if following < ends.size else until
@@ -472,22 +460,44 @@ def _noted(audit: str, grouping: Grouping | None, summaries: list[Summary], hist
             waiting = by_row.get(row, ())
         bad |= _early(history, waiting, ts, until, row)
     found = np.array(sorted(bad), np.int64)
-    # If the clock was put back, each event is one ns later than the one before until the clock has caught up.
-    at = history.deliveries.ts[found] - 1
-    at -= np.isin(at, notes.ts[notes.type == layout.TOKEN_EVENT])       # The token of a delivery comes just before it.
-    place = np.minimum(np.searchsorted(history.times, at), max(history.times.size - 1, 0))
-    excused = history.times[place] == at if audit == "retry_kept" and found.size else np.zeros(found.size, bool)
+    at = history.deliveries.ts[found]
+    at -= np.isin(at - 1, notes.ts[notes.type == layout.TOKEN_EVENT])   # The token of a delivery comes just before it.
+    excused = _is_next(history, at) if audit == "retry_kept" else np.zeros(found.size, bool)
     _tell(audit, summaries, history, found[~excused], findings)
-    untold = np.array([by_row[row][0] for row in history.untold.tolist() if row in by_row], np.int64)
-    if audit != "retry_kept":
-        untold = untold[:0]
-    _tell(audit, summaries, history, untold, findings, "waited for its next try by the acks, and not by the journal")
     doubts: tuple[str, ...] = ()
     if excused.any():
         doubts += (f"{int(excused.sum())} went out early, or the clock was put back",)
-    more, unsure = _parked(grouping, summaries, history, findings) if audit == "stop_kept" else (0, 0)
-    doubts += (f"of the stop of {many(unsure, 'group')} only the acks tell",) * (unsure > 0)
-    return Found(int(np.count_nonzero(~excused)) + untold.size + more, int(which.size) + untold.size + more, doubts)
+    if audit == "retry_kept":
+        untold = np.array([by_row[row][0] for row in history.untold.tolist() if row in by_row], np.int64)
+        _tell(audit, summaries, history, untold, findings, tries.UNTOLD)
+        other, unsure = _other_times(summaries, history, findings)
+        more = untold.size + other
+        doubts += (f"{many(unsure, 'time')} of a next try differ, or the clock was put back",) * (unsure > 0)
+    else:
+        more, unsure = _parked(grouping, summaries, history, findings)
+        doubts += (f"of the stop of {many(unsure, 'group')} only the acks tell",) * (unsure > 0)
+    return Found(int(np.count_nonzero(~excused)) + more, int(which.size) + more, doubts)
+
+
+def _other_times(summaries: list[Summary], history: History, findings: Findings) -> tuple[int, int]:
+    """How many next tries are at another time by the acks than by the journal; and of how many more that is so by a
+    clock that was put back."""
+    notes = history.notes
+    which = np.flatnonzero(notes.acks >= tries.EARLIER)
+    excused = (notes.acks[which] == tries.EARLIER) & _is_next(history, notes.begun[which])
+    for number in np.unique(notes.segment[which[~excused]]).tolist():
+        own = which[~excused & (notes.segment[which] == number)]
+        ts = notes.ts[own]
+        findings.add(summaries[number], "retry_kept", "journal", tries.WORDS, history.messages.seq[notes.row[own]],
+                     notes.place[own], ts, ts, ts)
+    return int(np.count_nonzero(~excused)), int(np.count_nonzero(excused))
+
+
+def _is_next(history: History, ts: np.ndarray) -> np.ndarray:
+    """Which of these times are one ns later than another one: while a clock that was put back has not caught up, each
+    event is so."""
+    place = np.minimum(np.searchsorted(history.times, ts - 1), max(history.times.size - 1, 0))
+    return history.times[place] == ts - 1 if ts.size else np.zeros(0, bool)
 
 
 def _parked(grouping: Grouping | None, summaries: list[Summary], history: History,

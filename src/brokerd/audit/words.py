@@ -1,8 +1,10 @@
 """Compares the words in the headers of a segment with its contents: ``words``.
 
 A segment to which a broker may write is not judged: a reader may see a record before the word that counts it.  So it is
-settled, or part of a dump, or its broker has stopped.  Of the last ones only those with a journal are judged, and only
-if no journal of the queue tells of a loss of power, which may leave the words of a segment in use as they were once.
+settled, or part of a dump, or its broker has stopped.  Of the last ones all are judged if their data directory says
+that it was a clean stop: a start corrects all words, whatever had happened.  Of others, in a copy of a queue's folder
+for instance, only those with a journal are judged, and only if no journal of the queue tells of a loss of power, which
+may leave the words of a segment in use as they were once.
 Octets behind the last record, entry or event that a word counts are judged only if no loss of power explains them:
 a broker counts each of them at once, and a start counts the one that a kill left.
 """
@@ -130,8 +132,8 @@ def settled_records(data: SegmentData) -> int:
 def is_judged(data: SegmentData) -> bool:
     """Whether no broker writes to the segment, and all its records can be read.  If it was settled while the
     audit was reading, its words count what is left out here."""
-    at_rest = data.triple.settled or (headers.is_judged(data.triple) and data.begun is not None)
-    return at_rest and not data.gone and not data.late and not data.matters("records")
+    stopped = headers.is_judged(data.triple) and (data.triple.stopped or data.begun is not None)
+    return (data.triple.settled or stopped) and not data.gone and not data.late and not data.matters("records")
 
 
 def excuse(summaries: "list[Summary]") -> None:
@@ -145,10 +147,10 @@ def excuse(summaries: "list[Summary]") -> None:
         if "words" not in s.results:
             continue
         newest = s.triple.number >= last.get(s.triple.priority, 0)
-        drop = [rows for rows in s.rows if rows.audit == "words" and (
-            (power_lost and not s.triple.settled) or (newest and rows.detail == OPEN))]
+        old = power_lost and not s.triple.settled and not s.triple.stopped
+        drop = [rows for rows in s.rows if rows.audit == "words" and (old or (newest and rows.detail == OPEN))]
         result = s.results["words"]
-        checked = 0 if power_lost and not s.triple.settled else result.checked
+        checked = 0 if old else result.checked
         s.results["words"] = result._replace(found=result.found - len(drop), checked=checked)
         s.rows[:] = [rows for rows in s.rows if not any(rows is one for one in drop)]
 

@@ -106,7 +106,8 @@ _SETTLED = """
     LEFT JOIN (SELECT vhost, queue, true AS power_lost FROM events
                WHERE type = 'started' AND reason = 'power lost' GROUP BY ALL) p
       ON p.vhost = s.vhost AND p.queue = s.queue
-    WHERE (s.kept OR q.cut IS NOT NULL OR (NOT s.open AND s.begun IS NOT NULL AND p.power_lost IS NULL))
+    WHERE (s.kept OR q.cut IS NOT NULL
+           OR (NOT s.open AND (s.stopped OR (s.begun IS NOT NULL AND p.power_lost IS NULL))))
       AND NOT s.late AND NOT coalesce(s.damage, '') LIKE '%msgs.%'"""
 
 _WORD = """SELECT vhost, queue, priority, 0L AS seq, segment, 0L AS ts, 1L AS weight, {detail} AS detail FROM ({rows})

@@ -58,7 +58,7 @@ TABLES: dict[str, dict[str, str]] = {
         "whole": "boolean", "damage": "string", "said_records": "bigint", "said_sealed": "bigint",
         "said_settled": "bigint", "said_entries": "bigint", "said_passed": "bigint", "open": "boolean",
         "written": "bigint", "more_records": "boolean", "more_events": "boolean", "more_passed": "boolean",
-        "said_doubted": "bigint", "again": "string", "late": "boolean",
+        "said_doubted": "bigint", "again": "string", "late": "boolean", "stopped": "boolean",
     },
     "acks": {
         **_OF_ALL, "entry": "bigint", "position": "bigint", "seq": "bigint", "type": "string", "reason": "string",
@@ -426,7 +426,7 @@ class Lifecycle(Reading):
 class Segments(Reading):
     """The segment itself."""
 
-    FROM_NAMES = {"file": "msgs", "kept": "kept", "octets": "octets"}
+    FROM_NAMES = {"file": "msgs", "kept": "kept", "octets": "octets", "stopped": "stopped"}
     _wanted = True
 
     @property
