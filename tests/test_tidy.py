@@ -38,7 +38,7 @@ FLOORS = (
     ("session",),
     ("config",),                # What it says is handed down as values: nothing below the process reads it.
     ("server",),
-    ("management", "client"),
+    ("management", "client", "spans"),
     ("carriers",),
     ("auditor",),
     ("spark",),
@@ -72,6 +72,7 @@ TESTED_ELSEWHERE = {
     "carriers/main": "server/test_links.py",
     "carriers/rewriting": "carriers/test_shovel.py",
     "server/child": "server/test_management.py",
+    "spans/main": "server/test_spans.py",
     "session/internal": "server/test_links.py",
     "operations/trace_file": "operations/test_tracing.py",
     "operations/tracer": "operations/test_tracing.py",
@@ -344,7 +345,7 @@ def test_a_session_enters_a_vhost_by_its_one_door(path):
 HEAVY = frozenset({"numpy", "pydantic", "json", "tomllib", "hashlib", "secrets", "hmac", "shutil", "urllib", "ssl"})
 
 
-NOT_IN_A_BROKER = ("cli", "audit", "auditor", "carriers", "client", "management", "spark", "testing")
+NOT_IN_A_BROKER = ("cli", "audit", "auditor", "carriers", "client", "management", "spans", "spark", "testing")
 ONLY_WITH_TLS = frozenset({  # heavy themselves
     "brokerd.server.tls", "brokerd.server.tls_certificates", "brokerd.server.tls_context", "brokerd.server.kernel_tls",
 })

@@ -1,6 +1,6 @@
 """The program ``brokerd``, also ``python -m brokerd``.
 
-The broker starts ``brokerd management`` and ``brokerd links`` beside itself.
+The broker starts ``brokerd management``, ``brokerd links`` and ``brokerd spans`` beside itself.
 """
 
 import gc
@@ -18,6 +18,10 @@ def main() -> None:
         from brokerd.carriers.main import main as links
 
         sys.exit(links())
+    if sys.argv[1:] == ["spans"]:
+        from brokerd.spans.main import main as spans
+
+        sys.exit(spans())
     from brokerd.cli.brokerd import command
 
     command().main(prog_name="brokerd")

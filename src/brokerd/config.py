@@ -218,6 +218,16 @@ class Config:
     http_unix_path: Annotated[str, Option(
         "mgmt", "Path of a unix socket to listen on for HTTP as well; empty means none.", path="file",
     )] = ""
+    otlp_endpoint: Annotated[str, Option(
+        "mgmt",
+        "URL of a collector (OTLP over HTTP) that gets spans of messages in queues with an order journal; empty: none.",
+    )] = ""
+    otlp_one_in: Annotated[int, Option(
+        "mgmt", "Of so many traces one has spans, if its publisher wants it.", low=1, high=1_000_000,
+    )] = 1
+    otlp_messages_per_second: Annotated[int, Option(
+        "mgmt", "So many messages a second have spans at most.", low=1, high=100_000,
+    )] = 1000
 
     sync: Annotated[bool, Option(
         "store", "Confirm a persistent message when it is on the disk (fdatasync); false: as soon as it is written.",

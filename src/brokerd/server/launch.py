@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from brokerd.config import Config
     from brokerd.server.links import Links
     from brokerd.server.management import Management
+    from brokerd.server.spans import Spans
     from brokerd.server.tls_certificates import Certificate
     from brokerd.server.tls_context import Gate
     from brokerd.vhost.features import Timer
@@ -95,10 +96,9 @@ class Server:
 
     __slots__ = (
         "clock", "config", "control", "descriptors", "disk", "failed", "file_syncs", "gate", "handlers", "hook",
-        "http_threads", "lateness",
-        "links", "login_thread", "loop", "management", "node", "notify", "paths", "reload", "reload_again", "reloading",
-        "servers", "serving", "slow_thread", "socket_path", "stop_signals", "stopped", "summing_up", "sync_thread",
-        "timer", "token_thread",
+        "http_threads", "lateness", "links", "login_thread", "loop", "management", "node", "notify", "paths", "reload",
+        "reload_again", "reloading", "servers", "serving", "slow_thread", "socket_path", "spans", "stop_signals",
+        "stopped", "summing_up", "sync_thread", "timer", "token_thread",
     )  # fmt: skip
 
     def __init__(
@@ -126,6 +126,7 @@ class Server:
         self.control: Control | None = None  # None: not made yet
         self.management: Management | None = None  # None: not started, or no HTTP
         self.links: Links | None = None  # None: there has been no link yet
+        self.spans: Spans | None = None  # None: not started, or no collector for spans
         self.lateness = Lateness()
         self.summing_up = False  # a summary of the state is under way
         self.reloading = self.reload_again = False  # a reload is under way; another was asked for meanwhile
@@ -154,6 +155,9 @@ class Server:
             self.hook = load(self.config.auth_hook, self.config.auth_hook_config)
         elif "hook" in self.config.auth_backends.split(","):
             raise ConfigError("auth_backends has hook, but auth_hook names none")
+        if self.config.otlp_endpoint and not self.config.otlp_endpoint.startswith(("http://", "https://")):
+            raise ConfigError("otlp_endpoint must be a URL that begins with http:// or https://, such as "
+                              "http://127.0.0.1:4318/v1/traces")
         self.notify.status("reading the data directory")
         self.node = self._build_node()
         self.note_certificates(found)
@@ -169,6 +173,8 @@ class Server:
         self.notify.ready(self.serving)
         if management_wanted(self.config):
             self.loop.call_soon(self._start_management)
+        if self.config.otlp_endpoint:
+            self.loop.call_soon(self._start_spans)
         self._start_links_if_wanted()
         try:
             await self.stopped.wait()
@@ -367,6 +373,13 @@ class Server:
             self.management = Management(self.config, self.loop)
             self.management.start()
 
+    def _start_spans(self) -> None:
+        from brokerd.server.spans import Spans
+
+        if not self.stopped.is_set():
+            self.spans = Spans(self.config, self.node.name, self.loop)
+            self.spans.start()
+
     def _close_ports(self) -> None:
         for server in self.servers:
             server.close()
@@ -455,7 +468,7 @@ class Server:
 
     async def _stop(self) -> None:
         self.node.parameters.on_change = _nothing
-        for child in (self.management, self.links):
+        for child in (self.management, self.links, self.spans):
             if child is not None:
                 await child.stop()
         self.node.stop_connections()
