@@ -81,7 +81,7 @@ def test_a_number_goes_to_the_next_point_and_behind_the_last_one_to_the_first():
     assert made.owner(points[-1][0]) is points[0][1] is made.owner(0)
 
 
-def test_one_more_destination_of_many_hashes_its_own_points_alone(digests):
+def test_one_more_destination_of_many_hashes_its_own_points_alone_and_none_when_it_leaves(digests):
     made = ring_of(dict.fromkeys(queues(1000), 50))
     made.owner(0)
     digests.clear()
@@ -93,7 +93,7 @@ def test_one_more_destination_of_many_hashes_its_own_points_alone(digests):
     digests.clear()
     made.set_weight(new, 0)
     made.owner(0)
-    assert hashed_names(digests) == {b"queue:new"}
+    assert hashed_names(digests) == set()
     assert len(made) == points - 60 * 16 // 50
 
 
@@ -102,6 +102,17 @@ def test_many_changes_are_made_before_anybody_asks(digests):
     assert hashed_names(digests) == {b"queue:q%d" % number for number in range(CHANGES_MAX)}
     made.owner(0)
     assert hashed_names(digests) == {b"queue:q%d" % number for number in range(2 * CHANGES_MAX - 1)}
+
+
+def test_many_that_leave_before_anybody_asks_are_forgotten_and_nothing_is_hashed_for_them(digests):
+    many = queues(2 * CHANGES_MAX + 10)
+    made = ring_of(dict.fromkeys(many, 1))
+    made.owner(0)
+    digests.clear()
+    for queue in many[:-10]:
+        made.set_weight(queue, 0)
+    assert (digests, set(made._owners), made._changed) == ([], set(many[-10:]), {})
+    assert content(made) == content(ring_of(dict.fromkeys(many[-10:], 1)))
 
 
 @pytest.mark.parametrize(("weights", "points"), [

@@ -5,12 +5,15 @@ so the answer depends only on the present weights, and not on the order in which
 
 A new weight changes the circle in place: only points that come or go are hashed and moved.  This happens at the next
 question, or when ``CHANGES_MAX`` destinations have changed, so that no bind and no publish has much to do at once.
+The points of one that leaves are found by their owner, without hashing.
 Knows nothing of bindings or messages.
 """
 
 from array import array
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Collection, Iterable
+from functools import cache
+from itertools import compress
 from typing import Any, NamedTuple
 
 from brokerd.exchanges.exchange import Exchange
@@ -65,6 +68,8 @@ class Ring:
         else:
             del self.weights[destination]
         if len(self._changed) >= CHANGES_MAX:
+            self._forget_gone()
+        if len(self._changed) >= CHANGES_MAX:
             self._renew()
 
     def owner(self, number: int) -> Any:
@@ -75,6 +80,7 @@ class Ring:
 
     def _renew(self) -> None:
         """Let the points follow the weights."""
+        self._forget_gone()
         changed, self._changed = self._changed, {}
         before, now = self._scale, _scale_of(self.weights.values())
         self._scale = now
@@ -84,16 +90,42 @@ class Ring:
             for destination, weight in self.weights.items():
                 if weight >= least:
                     changed.setdefault(destination, weight)
+        if changed:
+            self._follow(changed, before)
+
+    def _forget_gone(self) -> None:
+        """Take out all points of destinations that left.  Which these were need not be known, so nothing is hashed."""
+        gone = {destination for destination in self._changed if destination not in self.weights}
+        if not gone:
+            return
+        for destination in gone:
+            del self._changed[destination]
+        for point, behind in list(self._behind.items()):
+            at = bisect_left(self._points, point)
+            left = [each for each in (self._owners[at], *behind) if each not in gone]
+            if len(left) > 1:
+                self._behind[point] = left[1:]
+            else:
+                del self._behind[point]
+            if left:
+                self._owners[at] = left[0]
+        stays = [owner not in gone for owner in self._owners]
+        self._points = array("Q", compress(self._points, stays))
+        self._owners = list(compress(self._owners, stays))
+
+    def _follow(self, changed: dict[Any, int], before: Scale) -> None:
+        """Let the points of destinations follow their weights: these had another weight, or points by another scale."""
         # A dict, as each point is looked at once, and sorting knows runs that are in order already.
         owner_of = dict(zip(self._points, self._owners, strict=True))
         for destination, weight in changed.items():
-            had, has = before.count(weight), now.count(self.weights.get(destination, 0))
+            had, has = before.count(weight), self._scale.count(self.weights[destination])
             if had > has:
                 self._take_out(owner_of, _points_of(destination, has, had), destination)
             elif has > had:
                 self._put_in(owner_of, _points_of(destination, had, has), destination)
-        self._points = array("Q", sorted(owner_of))
-        self._owners = list(map(owner_of.__getitem__, self._points))
+        points = sorted(owner_of)
+        self._points = array("Q", points)
+        self._owners = [owner_of[point] for point in points]  # The very numbers, not those of the array: found at once.
 
     def _put_in(self, owner_of: dict[int, Any], points: Iterable[int], destination: Any) -> None:
         for point in points:
@@ -131,9 +163,16 @@ def _points_of(destination: Any, first: int, end: int) -> Iterable[int]:
 
 def digest(octets: bytes, size: int) -> bytes:
     """So many octets that stand for ``octets``, the same in every version."""
-    from hashlib import blake2b  # A start without a consistent hash exchange saves the time and memory of this import.
+    return _hasher()(octets, digest_size=size).digest()
 
-    return blake2b(octets, digest_size=size).digest()
+
+@cache
+def _hasher() -> Any:
+    """BLAKE2b.  A start without a consistent hash exchange saves the time and memory of this import, and thousands of
+    digests save the time to ask whether it is imported."""
+    from hashlib import blake2b
+
+    return blake2b
 
 
 def _scale_of(weights: Collection[int]) -> Scale:
