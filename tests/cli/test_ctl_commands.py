@@ -38,7 +38,7 @@ ROW = Operation("thing", "make_one", """Make a thing.
 
     It takes a while.
     """, Asked, Answer, Right("administrator"), lambda node, who, request: {"name": ""}, changes=True,
-    aliases=("make_thing",))
+    aliases=("make_thing",), presets={"make_fast": {"fast": True, "colour": "red", "note": None}})
 DEFAULTS = {"most_octets": 5, "colour": "red", "fast": True, "slow": False, "note": "", "rank": 0}
 
 
@@ -98,6 +98,16 @@ def test_its_request_has_what_was_given_and_the_defaults(ctl, tmp_path):
     assert asked == [{"verb": "thing make_one", "name": "y", "out": f"{tmp_path}/there", "most_octets": 9,
                       "colour": "green", "fast": False, "slow": True, "arguments": {"a": 1}, "note": "q\udcff",
                       "rank": 0}]
+
+
+def test_a_preset_gives_some_fields_and_makes_an_argument_of_another(ctl):
+    _, _, err, asked = ctl("make_fast", "y", "a note", answer={"result": {}})
+    assert err == ""
+    wanted = {"verb": "thing make_one", "name": "y", "fast": True, "colour": "red", "note": "a note"}
+    assert asked[0] | wanted == asked[0]
+    assert "--fast" not in ctl("make_fast", "--help")[1]
+    assert ctl("make_fast", "y")[0] == 2  # The note is missing.
+    assert re.search(r"\n  make_fast  +brokerctl thing make_one\n", ctl("--help")[1])
 
 
 def test_what_may_be_left_out_is_given_as_what_it_is(ctl):

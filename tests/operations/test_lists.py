@@ -7,7 +7,8 @@ import pytest
 
 from brokerd.operations import OperationError, jobs
 from brokerd.operations.jobs import IN_THREAD, ON_LOOP, Encoded
-from brokerd.operations.lists import MANY_ROWS, SORTED_AT_ONCE, Listing
+from brokerd.operations.lists import MANY_ROWS, SORTED_AT_ONCE, InOrder, Listing
+from brokerd.vhost.sorted_names import SortedNames
 
 
 def paging(**fields):
@@ -87,3 +88,22 @@ def test_an_expression_that_is_none_is_refused_by_name():
     with pytest.raises(OperationError, match="name is no regular expression") as no:
         made([], name="(", use_regex=True)
     assert no.value.code == 400
+
+
+def test_what_is_kept_in_order_has_the_same_pages_as_what_is_sorted():
+    parts = [(SortedNames(dict.fromkeys(f"{number * 7919 % 503:03}" for number in range(count))), whose)
+             for count, whose in ((503, "a"), (0, "b"), (250, "c"))]
+
+    def listed(find, **fields):
+        steps = Listing(find, lambda found: None if found[1] == "007" else {"of": found[0], "name": found[1]},
+                        paging(**fields)).steps()
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                return json.loads(b"".join(end.value.parts))
+
+    for fields in ({}, {"page": 1}, {"page": 3, "page_size": 200}, {"page": 9}, {"name": "1"},
+                   {"name": "^.0", "use_regex": True, "page": 2, "page_size": 60}):
+        things = [(each, each[1], each) for names, whose in parts for each in ((whose, name) for name in names._things)]
+        assert listed(InOrder(parts), **fields) == listed(things, **fields)

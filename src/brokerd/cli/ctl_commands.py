@@ -18,7 +18,7 @@ from brokerd.cli.ctl_views import View, view_of
 from brokerd.command_line import complete_files
 from brokerd.errors import BrokerError
 from brokerd.operations import table
-from brokerd.operations.rows import Operation, RequestField, request_fields
+from brokerd.operations.rows import Field, Operation, RequestField, request_fields
 
 if TYPE_CHECKING:
     from brokerd.cli.ctl_remote import Remote, RemoteClient
@@ -45,12 +45,16 @@ class Commands(click.Group):
         of_noun = [row for row in rows if row.noun == cmd_name]
         if of_noun:
             return _group(cmd_name, of_noun)
-        return next((command(row, cmd_name) for row in rows if cmd_name in row.aliases), None)
+        for row in rows:
+            if cmd_name in row.aliases or cmd_name in row.presets:
+                return command(row, cmd_name)
+        return None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write click's list of commands, and the aliases below it."""
         super().format_commands(ctx, formatter)
-        aliases = [(alias, f"brokerctl {row.name}") for row in table.by_name().values() for alias in row.aliases]
+        aliases = [(alias, f"brokerctl {row.name}") for row in table.by_name().values()
+                   for alias in (*row.aliases, *row.presets)]
         if aliases:
             with formatter.section("Short names"):
                 formatter.write_dl(sorted(aliases))
@@ -66,7 +70,9 @@ def _group(noun: str, rows: list[Operation[Any, Any]]) -> click.Group:
 
 def command(row: Operation[Any, Any], name: str) -> click.Command:
     """The command of an operation, under that name."""
-    fields = request_fields(row.request)
+    given = row.presets.get(name, {})
+    fields = [_as_argument(each) if each.name in given else each for each in request_fields(row.request)
+              if given.get(each.name) is None]
     params: list[click.Parameter] = [
         *map(_parameter, fields), click.Option(["--json", "as_json"], is_flag=True, help="Print JSON."),
     ]  # fmt: skip
@@ -92,10 +98,15 @@ def command(row: Operation[Any, Any], name: str) -> click.Command:
         remote = click.get_current_context().meta.get(REMOTE)
         request = {each.name: _value(each, values[each.name], remote is not None) for each in fields
                    if values[each.name] is not None and (values[each.name] != () or each.field.argument)}
+        request |= {key: value for key, value in given.items() if value is not None}
         directory = directory_of(click.get_current_context()) if remote is None else ""
         perform(row, directory, request, as_json, watch, extra, remote=remote)
 
     return click.Command(name, params=params, callback=run, help=_help(row), short_help=row.help.partition("\n")[0])
+
+
+def _as_argument(option: RequestField) -> RequestField:
+    return option._replace(field=Field(option.field.help, argument=True), required=True)
 
 
 def _help(row: Operation[Any, Any]) -> str:

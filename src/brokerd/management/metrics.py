@@ -211,6 +211,8 @@ def _whole(node: dict[str, Any], *, depth: bool = True) -> Iterator[Family]:
         yield from _streams(node)
     yield Family("brokerd_links", "gauge", "Shovels and federation links, by what each does.",
                  [({"state": state}, number) for state, number in node.get("links", {}).items()])
+    yield Family("brokerd_queues_paused", "gauge", "Queues that an operator has paused.",
+                 [({}, node["totals"]["queues_paused"])])
     yield Family("brokerd_alarms", "gauge", "Alarms in force: publishers wait.", [({}, len(node["alarms"]))])
     yield Family("brokerd_blocked_connections", "gauge", "Connections that wait for the end of an alarm.",
                  [({}, node["blocked_connections"])])  # fmt: skip
@@ -269,6 +271,13 @@ class _Column(NamedTuple):
     kind: str
     field: str  # with dots, in the row
     help: str
+    only: str = ""  # 1 for the rows in which the field has this text, and no sample for others
+
+    def value(self, row: dict[str, Any]) -> float | None:
+        """Of this row; None: it has none."""
+        if self.only:
+            return 1 if row[self.field] == self.only else None
+        return _at(row, self.field)
 
 
 QUEUE_COARSE = (
@@ -289,6 +298,7 @@ QUEUE_ORDER = (
     _Column("queue_messages_expired_total", "counter", "message_stats.expire", "Messages that expired."),
     _Column("queue_messages_dead_lettered_total", "counter", "message_stats.dead_letter", "Messages dead-lettered."),
     _Column("queue_messages_discarded_total", "counter", "message_stats.discard", "Messages that died for good."),
+    _Column("queue_paused", "gauge", "state", "1: an operator has paused the queue; others have none.", "paused"),
     _Column("queue_next_seq", "gauge", "next_seq", "The number that the next message will have."),
 )
 QUEUE_CONSUMERS = (_Column("queue_consumers", "gauge", "consumers", "Consumers."),)
@@ -324,7 +334,7 @@ def _of_rows(noun: str, labels: dict[str, str], columns: tuple[_Column, ...], pr
         named = [({label: str(row.get(field) or "") for label, field in labels.items()}, row) for row in rows]
         return [
             Family(f"{start}{each.name}", each.kind, each.help,
-                   [(labels, value) for labels, row in named if (value := _at(row, each.field)) is not None])
+                   [(labels, value) for labels, row in named if (value := each.value(row)) is not None])
             for each in columns
         ]  # fmt: skip
 

@@ -39,8 +39,9 @@ def count(node: "Node") -> Generator[Any, None, tuple[dict[str, int], dict[str, 
     """Totals, counters, and figures of the streams of the broker."""
     pace, streams = Pace(), dict.fromkeys(STREAM_FIGURES, 0)
     totals = dict.fromkeys(
-        ("connections", "channels", "consumers", "exchanges", "queues", "messages_ready", "messages_unacknowledged"), 0
-    )
+        ("connections", "channels", "consumers", "exchanges", "queues", "queues_paused", "messages_ready",
+         "messages_unacknowledged"), 0,
+    )  # fmt: skip
     stats = dict.fromkeys([name for name, _ in QUEUE_COUNTERS], 0)
     stats |= {"publish_in": 0, "publish_out": 0} | node.core.figures()
     totals["publishers"] = stats.pop("publishers")
@@ -60,6 +61,7 @@ def count(node: "Node") -> Generator[Any, None, tuple[dict[str, int], dict[str, 
                 yield ON_LOOP
         for queue in list(vhost.queues.values()):
             totals["consumers"] += queue.consumer_count
+            totals["queues_paused"] += queue.paused_at is not None
             totals["messages_ready"] += queue.ready
             totals["messages_unacknowledged"] += queue.unacked
             for name, attribute in QUEUE_COUNTERS:

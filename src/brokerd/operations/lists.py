@@ -8,11 +8,12 @@ The answer is ``{"items": [row, ...], "total_count": ..., "filtered_count": ...,
 one moment, but has no row twice.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+import sys
+from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import partial
 from heapq import merge
 from operator import itemgetter
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from brokerd.operations import OperationError, rights
 from brokerd.operations.jobs import IN_THREAD, ON_LOOP, Encoded, Pace, Steps
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from brokerd.exchanges import Exchange
     from brokerd.node import Node
     from brokerd.operations.rows import Who
+    from brokerd.vhost.sorted_names import SortedNames
     from brokerd.vhost.vhost import VHost
 
 SORTED_AT_ONCE = 512  # some 0.2 ms
@@ -51,50 +53,31 @@ class Page(TypedDict):
     page_count: int
 
 
+class InOrder(NamedTuple):
+    """Things whose order is known, in parts, one behind the other: the names of each, and whose they are.
+
+    ``describe`` gets (whose, name) of one.
+    """
+
+    parts: "list[tuple[SortedNames, Any]]"
+
+
 class Listing:
     """The job that makes a list."""
 
-    def __init__(self, find: Found, describe: Callable[[Any], Any], paging: Any) -> None:
+    def __init__(self, find: "Found | InOrder", describe: Callable[[Any], Any], paging: Any) -> None:
         """``paging`` has the fields of ``Paging``.  Raises OperationError (400)."""
         self._find, self._describe = find, describe
-        self._page, self._size = paging.page, paging.page_size
+        self._page, self._size, self._text = paging.page, paging.page_size, paging.name
         self._matches = _matcher(paging)
 
     def steps(self) -> Steps:
         """As ``jobs.Job``."""
-        pace, total, found = Pace(), 0, list[tuple[Any, Any]]()
-        for key, name, thing in self._find:
-            total += 1
-            if self._matches(name):
-                found.append((key, thing))
-            if pace.is_over():
-                yield ON_LOOP
-        filtered = len(found)
+        pace = Pace()
+        find = self._find
+        picked = self._pick(find, pace) if isinstance(find, InOrder) else self._sort(find, pace)
+        total, filtered, chosen = yield from picked
         pages = -(-filtered // self._size) if self._page else 1
-        runs = []
-        while found:
-            run = found[-SORTED_AT_ONCE:]
-            del found[-SORTED_AT_ONCE:]
-            run.reverse()  # What has the same key goes out in the order in which it was found.
-            run.sort(key=itemgetter(0), reverse=True)
-            runs.append(_given_up(run))
-            del run
-            if pace.is_over():
-                yield ON_LOOP
-        runs.reverse()
-        begin = (self._page - 1) * self._size if self._page else 0
-        chosen = list[Any]()
-        for number, (_, thing) in enumerate(merge(*runs, key=itemgetter(0))):
-            if self._page and number >= begin + self._size:
-                break
-            if number >= begin:
-                chosen.append(thing)
-            if pace.is_over():
-                yield ON_LOOP
-        for run_left in runs:
-            for _ in run_left:
-                if pace.is_over():
-                    yield ON_LOOP
         encode = json_of
         if len(chosen) >= MANY_ROWS:
             yield IN_THREAD  # The first import takes 25 ms.
@@ -116,8 +99,79 @@ class Listing:
         parts.append(b"], " + json_of(counts)[1:])
         return Encoded(parts)
 
+    def _sort(self, find: Found, pace: Pace) -> Steps:
+        """How many things and matches there are, and those of the page, in order."""
+        total, found = 0, list[tuple[Any, Any]]()
+        for key, name, thing in find:
+            total += 1
+            if self._matches(name):
+                found.append((key, thing))
+            if pace.is_over():
+                yield ON_LOOP
+        filtered = len(found)
+        runs = []
+        while found:
+            run = found[-SORTED_AT_ONCE:]
+            del found[-SORTED_AT_ONCE:]
+            run.reverse()  # What has the same key goes out in the order in which it was found.
+            run.sort(key=itemgetter(0), reverse=True)
+            runs.append(_given_up(run))
+            del run
+            if pace.is_over():
+                yield ON_LOOP
+        runs.reverse()
+        begin, end = self._ends()
+        chosen = list[Any]()
+        for number, (_, thing) in enumerate(merge(*runs, key=itemgetter(0))):
+            if number >= end:
+                break
+            if number >= begin:
+                chosen.append(thing)
+            if pace.is_over():
+                yield ON_LOOP
+        for run_left in runs:
+            for _ in run_left:
+                if pace.is_over():
+                    yield ON_LOOP
+        return total, filtered, chosen
+
+    def _pick(self, find: "InOrder", pace: Pace) -> Steps:
+        """The same of things whose order is known."""
+        total = filtered = 0
+        (begin, end), chosen = self._ends(), list[Any]()
+        for names, whose in find.parts:
+            found = yield from _on_loop(names.in_order(pace.is_over))
+            total += len(found)
+            if self._text:
+                matches, found = found, []
+                for name in matches:
+                    if self._matches(name):
+                        found.append(name)
+                    if pace.is_over():
+                        yield ON_LOOP
+            for name in found[max(begin - filtered, 0):max(end - filtered, 0)]:
+                chosen.append((whose, name))
+                if pace.is_over():
+                    yield ON_LOOP
+            filtered += len(found)
+        return total, filtered, chosen
+
+    def _ends(self) -> tuple[int, int]:
+        """The first match of the page, and the first behind it."""
+        return ((self._page - 1) * self._size, self._page * self._size) if self._page else (0, sys.maxsize)
+
     def clean_up(self) -> None:
         """As ``jobs.Job``."""
+
+
+def _on_loop(work: Generator[None, None, list[str]]) -> Steps:
+    """The steps of this work, and its answer."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            return end.value
+        yield ON_LOOP
 
 
 def json_of(value: Any) -> bytes:

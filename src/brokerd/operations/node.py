@@ -44,6 +44,7 @@ class Totals(TypedDict):
     consumers: int
     exchanges: int
     queues: int
+    queues_paused: int  # by an operator
     publishers: int  # channels that have published
     messages_ready: int
     messages_unacknowledged: int
@@ -232,6 +233,6 @@ OPERATIONS = (
     Operation(
         "node", "show",
         "Show the broker's state: version, memory, disk, alarms, and counts of queues, clients and messages.",
-        ShowRequest, NodeShown, Right("management"), _show, job=True, aliases=("status", "cluster_status"),
+        ShowRequest, NodeShown, Right("management"), _show, job=True, aliases=("status", "cluster_status", "ping"),
     ),
 )  # fmt: skip

@@ -110,5 +110,6 @@ OPERATIONS = (
         "permission", "list",
         "List the permissions of users.",
         ListRequest, Permissions, Right("administrator"), _list, job=True, aliases=("list_permissions",),
+        presets={"list_user_permissions": {"user": None}},
     ),
 )  # fmt: skip

@@ -7,7 +7,7 @@ from brokerd.operations.changing import OPERATOR, Lasting, define, door
 from brokerd.operations.counting import Histogram, times_of
 from brokerd.operations.group import GroupTotals
 from brokerd.operations.jobs import ON_LOOP, Pace, Steps, Wait
-from brokerd.operations.lists import Listing, Page, Paging, find_vhost, vhosts_to_list
+from brokerd.operations.lists import InOrder, Listing, Page, Paging, find_vhost, vhosts_to_list
 from brokerd.operations.rows import Done, Field, Name, Operation, Right, TypedDict, Who, request
 
 if TYPE_CHECKING:
@@ -60,18 +60,19 @@ class Queues(Page):
 
 def _list(node: "Node", who: Who, request: ListRequest) -> Listing:
     vhosts = vhosts_to_list(node, who, request.vhost)
-    things = ((vhost, each) for vhost in vhosts for each in list(vhost.queues.values()))
-    find = (((vhost.name, each.name), each.name, (vhost, each)) for vhost, each in things)
+    parts = [(vhost.queue_names, vhost) for vhost in sorted(vhosts, key=lambda vhost: vhost.name)]
     if request.histograms:
         node.core.count_figures = True
 
     def describe(found: Any) -> Any:
-        if found[1].deleted:
+        vhost, name = found
+        queue = vhost.queues.get(name)
+        if queue is None or queue.deleted:
             return None
-        row = describing.queue(*found)
-        return row | {"histograms": times_of(found[1])} if request.histograms else row
+        row = describing.queue(vhost, queue)
+        return row | {"histograms": times_of(queue)} if request.histograms else row
 
-    return Listing(find, describe, request)
+    return Listing(InOrder(parts), describe, request)
 
 
 # --- queue show

@@ -8,8 +8,9 @@ Nothing here imports pydantic: rows are read by each brokerctl, and pydantic tak
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
+from dataclasses import field as made
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -220,7 +221,8 @@ class Operation(Generic[Request, Answer]):
     ``help`` begins with one sentence that may stand alone.  ``function`` returns the answer, or, where the operation
     is a ``job``, a ``jobs.Job`` that leads to it.  ``changes``: something is different afterwards, in the broker or
     on a disk.  ``traffic``: what changes is where messages are, as clients change it; the change log does not name it.
-    ``aliases`` are other names, of one word, on the control socket and for brokerctl.
+    ``aliases`` are other names, of one word, on the control socket and for brokerctl.  ``presets``: names of brokerctl
+    for it with some fields given; one that is None there is the command's argument.
     """
 
     noun: str
@@ -234,6 +236,7 @@ class Operation(Generic[Request, Answer]):
     traffic: bool = False
     job: bool = False
     aliases: tuple[str, ...] = ()
+    presets: Mapping[str, dict[str, Any]] = made(default_factory=dict, hash=False)
 
     @property
     def name(self) -> str:

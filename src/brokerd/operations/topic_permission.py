@@ -118,6 +118,7 @@ OPERATIONS = (
     Operation(
         "topic_permission", "list",
         "List the topic permissions of users.",
-        ListRequest, TopicPermissions, Right("administrator"), _list, job=True, aliases=("list_topic_permissions",),
+        ListRequest, TopicPermissions, Right("administrator"), _list, job=True,
+        aliases=("list_topic_permissions",), presets={"list_user_topic_permissions": {"user": None}},
     ),
 )  # fmt: skip

@@ -253,7 +253,7 @@ OPERATIONS = (
         "user", "set_limits",
         "Replace the limits of a user.",
         LimitsRequest, Done, Right("administrator"), _set_limits, changes=True, job=True,
-        aliases=("set_user_limits",),
+        aliases=("set_user_limits",), presets={"clear_user_limits": {"limits": {}}},
     ),
     Operation(
         "user", "authenticate",
@@ -274,7 +274,7 @@ OPERATIONS = (
     Operation(
         "user", "list",
         "List the users, with tags, hashes and limits.",
-        ListRequest, Users, Right("administrator"), _list, job=True, aliases=("list_users",),
+        ListRequest, Users, Right("administrator"), _list, job=True, aliases=("list_users", "list_user_limits"),
     ),
     Operation(
         "user", "show",

@@ -209,17 +209,18 @@ OPERATIONS = (
         "vhost", "set_limits",
         "Replace the limits of a vhost.",
         LimitsRequest, Done, Right("administrator"), _set_limits, changes=True, job=True,
-        aliases=("set_vhost_limits",),
+        aliases=("set_vhost_limits",), presets={"clear_vhost_limits": {"limits": {}}},
     ),
     Operation(
         "vhost", "trace",
         "Turn the firehose of a vhost on or off.",
         TraceRequest, Done, Right("administrator"), _trace, changes=True, job=True,
+        presets={"trace_on": {"on": True}, "trace_off": {"on": False}},
     ),
     Operation(
         "vhost", "list",
         "List the vhosts.",
-        ListRequest, VHosts, Right("management"), _list, job=True, aliases=("list_vhosts",),
+        ListRequest, VHosts, Right("management"), _list, job=True, aliases=("list_vhosts", "list_vhost_limits"),
     ),
     Operation(
         "vhost", "show",

@@ -122,6 +122,7 @@ def _queue_delete(vhost: "VHost", method: Any, result: Replay) -> None:
     result.deleted_queues.add(method.queue)
     queue = vhost.queues.pop(method.queue, None)
     if queue is not None:
+        vhost.queue_names.changed(method.queue)
         for source in {binding.source for binding in queue.bindings}:
             source.unbind_all(queue)
 

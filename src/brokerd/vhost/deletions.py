@@ -144,6 +144,7 @@ def _remove_queue(
         vhost.write(methods.QueueDelete(queue=queue.name).encode())
         vhost.deletes += 1
     del vhost.queues[queue.name]
+    vhost.queue_names.changed(queue.name)
     if queue.owner is not None:
         queue.owner.disown(queue)
     vhost.forget_routes()

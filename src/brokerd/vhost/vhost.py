@@ -33,6 +33,7 @@ from brokerd.vhost.features import make_null
 from brokerd.vhost.listing import MAX_QUEUES
 from brokerd.vhost.names import RESERVED_PREFIX
 from brokerd.vhost.routing import give_history
+from brokerd.vhost.sorted_names import SortedNames
 from brokerd.wire import methods
 
 if TYPE_CHECKING:
@@ -66,8 +67,8 @@ class VHost:
     __slots__ = (
         "accesses", "appended", "commit_log", "core", "dead_letters", "default_queue_type", "delays", "deleted",
         "deletes", "deletions_begun", "deletions_under_way", "directory", "duplicates", "events", "exchanges",
-        "firehose", "log",
-        "max_queues", "name", "on_disk", "policies", "queues", "remove_files", "replies", "revision", "unsynced",
+        "firehose", "log", "max_queues", "name", "on_disk", "policies", "queue_names", "queues", "remove_files",
+        "replies", "revision", "unsynced",
     )  # fmt: skip
 
     def __init__(
@@ -97,6 +98,7 @@ class VHost:
         self.deletes = 0  # entries in the log that only undo earlier ones
         self.deletions_under_way = self.deletions_begun = 0  # of queues, that take pieces
         self.queues: dict[str, Queue] = {}
+        self.queue_names = SortedNames(self.queues)
         self.exchanges: dict[str, Exchange] = {"": DefaultExchange(self._addressed, tally=plane.Tally())}
         self.accesses: dict[str, Access] = {}
         self.policies = policies
@@ -217,6 +219,7 @@ class VHost:
             arguments=arguments,
             owner=owner,
         )
+        self.queue_names.changed(name)
         queue.dead_letters = self.dead_letters
         queue.key_files = self.duplicates.key_files
         if self.firehose.on:
