@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from tests.plane.harness import ack, consume, nack, publish, reject
+from tests.plane.test_groups import grouped, received, send, words
 
 from brokerd import plane
 
@@ -81,6 +82,22 @@ def test_a_closed_gate_lets_nothing_in_or_out(lost):
     assert lost.connection.channels[1].get(lost.queue, True) == 0
     assert lost.queue.ready == COUNT
     lost.queue.check()
+
+
+def test_a_group_whose_next_message_is_gone_ends_its_queue(make_bench):
+    """Zeros stand where it stood, in the last page of the file."""
+    told = []
+    bench = make_bench(lost=told.append)
+    queue, connection = grouped(bench), bench.connection(1, 2)
+    send(connection, "r1")
+    (segment,) = queue.segments()
+    send(connection, "r2")
+    consume(connection.channels[2], queue)
+    assert words(received(bench, connection)) == "r1"
+    os.truncate(f"{queue.directory}/msgs.{segment['number']:010d}", segment["end"])
+    connection.feed(ack(2, 1))
+    assert received(bench, connection) == []
+    assert (told, queue.lost) == ([queue], True)
 
 
 def test_other_queues_go_on(lost):
