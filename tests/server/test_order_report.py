@@ -231,6 +231,7 @@ def test_one_consumer_with_prefetch_1_disturbs_nothing_whatever_it_returns(tmp_p
                     channel.basic_nack(method.delivery_tag)
                 else:
                     channel.basic_ack(method.delivery_tag)
+            eventually(lambda: knows_consumers(broker))
             clients.restart(kill=kill)
         assert set(compare(broker).values()) == {0}
         counters = flat(ask(broker, verb="ordering", queue="plain")["counters"]["since_declare"])
