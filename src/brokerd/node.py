@@ -28,7 +28,7 @@ from brokerd.policies.parameters import Parameters
 from brokerd.store.data_dir import CRASHED, POWER_LOST
 from brokerd.store.disk import Room
 from brokerd.store.format import SPARE_FOLDER
-from brokerd.store.sync import Done, Files, GroupCommit
+from brokerd.store.sync import GroupCommit, SyncFiles
 from brokerd.upkeep.definition_logs import LogKeeper
 from brokerd.upkeep.upkeep import Submit, Upkeep
 from brokerd.vhost import commits, events, redrives
@@ -80,7 +80,7 @@ class Node:
         submit: Submit,
         submit_slow: Submit,
         submit_logins: Submit | None = None,
-        sync_files: Callable[[Files, Done], object] | None = None,
+        sync_files: SyncFiles | None = None,
         sync_failed: Callable[[BaseException], object],
         memory: Memory = UNMEASURED,
         call_at: CallAt | None = None,
@@ -89,7 +89,7 @@ class Node:
     ) -> None:
         """``submit(work, done)`` runs work() in one thread, then done(error or None) on the loop; ``submit_slow``
         in another, for work that no client waits for; ``submit_logins`` in one for passwords.  ``sync_files`` syncs a
-        few files in a third (see GroupCommit); without it the first does.  ``sync_failed`` is called when a sync has
+        few files in others (see GroupCommit); without it the first does.  ``sync_failed`` is called when a sync has
         failed: then the broker can promise nothing.  ``memory``: see Alarms.
         ``call_at(when, callback)`` calls back on the loop at that time (ns since the epoch); without it times to live
         and delays are precise to the second.  ``descriptors``: None is no limit.  ``look_every_ns``: while messages
@@ -156,6 +156,7 @@ class Node:
             lost=self._lost,
             descriptors_most=self.descriptors.files_most,
             spare_directory=_empty_folder(os.path.join(data.path, SPARE_FOLDER)),
+            device=self.disk.device(data.path),
         )
 
     def _go_on_soon(self) -> None:

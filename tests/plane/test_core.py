@@ -1,6 +1,7 @@
 """The turn, alarms, and objects that go away in any order."""
 
 import gc
+import os
 
 import pytest
 from tests.plane.harness import HEADER, Bench, Connection, consume, frame, publish
@@ -70,6 +71,16 @@ def test_upcalls_may_use_the_plane(bench):
     assert [one.body for one in connection.said()] == [b"1"]
     assert queue.ready == 1
     connection.detach()
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_the_plane_knows_of_one_filesystem_until_a_segment_lies_elsewhere(make_bench, tmp_path, there):
+    device = os.stat(tmp_path).st_dev + (not there)
+    bench = make_bench(device=device)
+    queue = bench.queue()
+    assert bench.core.device == device
+    bench.core.put((queue,), b"", b"q", b"\0\0", b"")
+    assert bench.core.device == (device if there else 0)
 
 
 def test_begin_and_end_of_sync_with_nothing_to_do_are_harmless(bench):

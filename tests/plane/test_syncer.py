@@ -47,6 +47,40 @@ def test_files_are_synced_and_closed_one_sync_after_the_other(syncer, tmp_path):
         assert not any(is_open(fd) for fd, _ in files)
 
 
+@pytest.mark.parametrize("asked", ["files", "files and a directory", "filesystem"])
+def test_a_directory_has_its_own_sync_and_a_filesystem_stands_for_its_files(tmp_path, asked):
+    """Here each call of the kernel says what it was."""
+    source, calls = str(tmp_path / "calls.c"), str(tmp_path / "calls.so")
+    (tmp_path / "calls.c").write_text("".join(f"""
+#include <stdio.h>
+int {name}(int fd) {{ FILE *f = fopen("{tmp_path}/calls", "a"); fprintf(f, "{name} %d\\n", fd); fclose(f); return 0; }}
+""" for name in ("fdatasync", "fsync", "syncfs")))
+    subprocess.run([os.environ.get("CC", "gcc"), "-shared", "-fPIC", "-o", calls, source], check=True)
+    preloaded = [path for path in os.environ.get("LD_PRELOAD", "").split(":") if path]
+    alone(f"""
+import os, select
+syncer = Syncer()
+files = [(os.open({str(tmp_path)!r} + "/%d" % n, os.O_RDWR | os.O_CREAT), str(n)) for n in range(3)]
+if {asked!r} != "files":
+    files.append((os.open({str(tmp_path)!r}, os.O_RDONLY), {str(tmp_path)!r} + "/"))
+syncer.begin(files, {asked == "filesystem"})
+assert select.select([syncer.fileno()], [], [], 30)[0]
+assert syncer.finish() is True
+named = dict((int(line.split()[1]), line.split()[0]) for line in open({str(tmp_path / "calls")!r}))
+fds = [fd for fd, _ in files]
+if {asked!r} == "filesystem":
+    assert named == {{fds[0]: "syncfs"}}, named
+else:
+    assert named == {{fd: "fsync" if n == 3 else "fdatasync" for n, fd in enumerate(fds)}}, named
+for fd in fds:
+    try:
+        os.fstat(fd)
+    except OSError:
+        continue
+    raise AssertionError("open")
+""", LD_PRELOAD=":".join([*preloaded, calls]))
+
+
 def test_a_sync_that_is_not_over_is_not_finished(syncer, tmp_path):
     assert syncer.finish() is False
     syncer.begin([opened(tmp_path / "a")])

@@ -14,6 +14,8 @@ from brokerd.testing.disk import ForgetfulDisk
 class Core:
     """Stands for plane.Core: says in ``told`` what was asked of it."""
 
+    device = 0
+
     def __init__(self, directory):
         self.directory = directory
         self.told = []
@@ -232,7 +234,7 @@ def quick(tmp_path):
     """A commit with a thread for a few files; ``begun``: what that thread was given."""
     steps, core, begun, failures = Steps(), Core(tmp_path), [], []
     commit = GroupCommit(core, Disk(), submit=steps.submit, soon=steps.soon.append, fatal=failures.append,
-                         sync_files=lambda files, done: begun.append((files, done)))
+                         sync_files=lambda *asked: begun.append(asked))
     yield steps, core, begun, failures, commit
     for fd in core.fds:
         with contextlib.suppress(OSError):
@@ -244,32 +246,87 @@ def test_a_few_files_are_synced_by_the_thread_for_them(quick):
     answered = []
     commit.wait(lambda: answered.append(1))
     steps.loop()
-    [(files, done)] = begun
+    [(files, filesystem, done)] = begun
+    assert not filesystem
     assert (files, steps.jobs, answered, commit.idle) == ([(core.fds[0], "msgs")], [], [], False)
     commit.request()
     done(None)
     assert (answered, core.told, failures) == ([1], ["begin", "end", "turn", "begin"], [])
-    begun[1][1](OSError(errno.EIO, "Input/output error", "msgs"))
+    begun[1][2](OSError(errno.EIO, "Input/output error", "msgs"))
     assert [error.filename for error in failures] == ["msgs"]
     assert core.told == ["begin", "end", "turn", "begin"]
 
 
-@pytest.mark.parametrize("what", ["a directory", "no descriptor", "nothing", "many", "a follower"])
+def test_a_directory_is_synced_by_that_thread_too(quick, tmp_path):
+    steps, _, begun, _, commit = quick
+    commit.sync_directory(str(tmp_path))
+    commit.request()
+    steps.loop()
+    [(files, filesystem, _)] = begun
+    assert ([path for _, path in files], filesystem, steps.jobs) == (["msgs", f"{tmp_path}/"], False, [])
+    os.close(files[1][0])
+
+
+def files_of(tmp_path, what):
+    """What the plane names in a sync."""
+    fd = os.open(tmp_path / "msgs", os.O_RDWR | os.O_CREAT)
+    lent = 2 if "no descriptor" in what else SYNCFS_FROM_FILES
+    return [(fd, "msgs"), *((os.dup(fd), "msgs") for _ in range(lent - 1)),
+            *((-1, f"{tmp_path}/{n}") for n in range(3 if "paths" in what or "no descriptor" in what else 0))]
+
+
+@pytest.mark.parametrize("what", ["many", "many, and paths", "no descriptor", "many, and a directory"])
+def test_the_sync_of_one_filesystem_stands_for_many_files_on_it(quick, tmp_path, what):
+    steps, core, begun, _, commit = quick
+    files = files_of(tmp_path, what)
+    core.begin_sync = lambda descriptors: files
+    core.device = os.stat(tmp_path).st_dev
+    if "directory" in what:
+        commit.sync_directory(str(tmp_path))
+    commit.request()
+    steps.loop()
+    [(synced, filesystem, _)] = begun
+    lent = [file for file in files if file[0] >= 0]
+    assert (synced[:len(lent)], filesystem, steps.jobs) == (lent, True, [])
+    assert [path for _, path in synced[len(lent):]] == ([f"{tmp_path}/"] if "directory" in what else [])
+    for fd, _ in synced:
+        os.close(fd)
+
+
+@pytest.mark.parametrize("what", ["nothing", "a follower", "many that lie elsewhere", "many, and a directory elsewhere",
+                                  "many, and a directory without a descriptor", "more directories than it takes"])
 def test_all_other_syncs_are_the_thread_of_python_s(quick, tmp_path, what):
     steps, core, begun, _, commit = quick
-    fd = os.open(tmp_path / "msgs", os.O_RDWR | os.O_CREAT)
-    files = {"no descriptor": [(fd, "msgs"), (-1, f"{tmp_path}/msgs")], "nothing": [],
-             "many": [(os.dup(fd), "msgs") for _ in range(SYNCFS_FROM_FILES)]}.get(what, [(fd, "msgs")])
+    files = [] if what == "nothing" else files_of(tmp_path, what)
     core.begin_sync = lambda descriptors: files
-    if what == "a directory":
-        commit.sync_directory(str(tmp_path))
+    core.device = 0 if "that lie elsewhere" in what else os.stat(tmp_path).st_dev
     if what == "a follower":
         commit.follow(Follower(ForgetfulDisk(str(tmp_path))))
+    if what.endswith("a directory elsewhere"):
+        commit.sync_directory("/proc/self")
+    if "without a descriptor" in what:
+        commit.sync_directory(str(tmp_path))
+        commit._disk = Lending(-1)
+    for n in range(9 if "more directories" in what else 0):
+        commit.sync_directory(str(tmp_path / f"{n}"))
+        (tmp_path / f"{n}").mkdir()
     commit.request()
     steps.loop()
     assert (len(steps.jobs), begun) == (1, [])
-    steps.thread()
+    steps.jobs.pop()[1](None)
     assert commit.idle
+    for fd, _ in files:
+        os.close(fd)
+
+
+class Lending(Disk):
+    """A disk without descriptors for directories."""
+
+    def __init__(self, fd):
+        self.fd = fd
+
+    def lend_directory(self, path):
+        return self.fd
 
 
 def test_without_sync_nothing_is_followed(parts):

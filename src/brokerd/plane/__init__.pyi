@@ -92,7 +92,9 @@ class Core:
                                          # limit
         go_on: Callable[[], None] | None = None,    # octets or errands wait for their turn: call Core.go_on() soon; may be
                                          # None if work_ns is 0 and no errand is added
+        device: int = 0,                 # st_dev of the data directory; 0: not known
     ) -> None: ...
+    device: int                        # the same, while each segment that was mapped lies there; else 0
     blocked: bool                      # an alarm is in force: connections that publish get on_publisher_blocked()
     clock: Callable[[], int] | None    # ns since the epoch; None: CLOCK_REALTIME (tests travel in time)
     monotonic: Callable[[], int] | None    # ns since some moment; None: CLOCK_MONOTONIC, or `clock` where that is set
@@ -520,8 +522,9 @@ class Syncer:
         """Raises OSError: no thread, or no descriptor, is left."""
     def fileno(self) -> int:
         """A descriptor that is readable when a sync is over: then call finish()."""
-    def begin(self, files: list[tuple[int, str]]) -> None:
-        """fdatasync and close 1 to 16 (descriptor, path), up to 8 of them at once.  begin() comes again only after finish()."""
+    def begin(self, files: list[tuple[int, str]], filesystem: bool = False) -> None:
+        """Sync and close 1 to 16 (descriptor, path), up to 8 of them at once: fdatasync, but fsync where the path ends in '/'.
+        filesystem: one syncfs of the first file's filesystem stands for all.  begin() comes again only after finish()."""
     def finish(self) -> bool:
         """Whether the sync is over.  Raises OSError, which names the path, if a file could not be synced."""
     def stop(self) -> None:

@@ -120,6 +120,7 @@ cdef struct core_t:
     uint32_t deadlines_n, deadlines_capacity
     queue_t *sync_dirty         # queues that hold records a confirm waits for
     bint sync                   # False: --no-sync
+    uint64_t device             # st_dev of the data directory; 0: not known, or a segment that was mapped lies elsewhere
     uint64_t kept_octets        # of all kept_t
     uint32_t alarms             # 1 more than have begun since start, so that 0 is never
     uint64_t unfinished         # octets of the buffers of all content_t, and of their files

@@ -148,6 +148,7 @@ cdef extern from "hot.h" nogil:
     int O_CLOEXEC, O_DIRECTORY, F_DUPFD_CLOEXEC, MSG_DONTWAIT, MSG_NOSIGNAL
     int MADV_HUGEPAGE, MADV_POPULATE_READ, MADV_POPULATE_WRITE, MADV_RANDOM, MADV_WILLNEED
     ctypedef struct stat_t "struct stat":
+        uint64_t st_dev
         off_t st_size
         unsigned int st_mode
         long st_blocks

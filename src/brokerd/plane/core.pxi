@@ -26,7 +26,8 @@ cdef class Core:
 
     def __cinit__(self, *, schedule, request_sync, storage_failed, damaged, segment_octets=8 << 20,
                   deliver_octets_per_turn=1 << 20, message_octets_max=128 << 20, frame_octets_max=131072, sync=True,
-                  spare_directory=None, descriptors_most=0x7FFFFFFF, deadline=None, work_ns=0, go_on=None, lost=None, calm_ns=0, crowd_ns=0):
+                  spare_directory=None, descriptors_most=0x7FFFFFFF, deadline=None, work_ns=0, go_on=None, lost=None, calm_ns=0, crowd_ns=0,
+                  device=0):
         self.schedule = schedule
         self.request_sync = request_sync
         self.storage_failed = storage_failed
@@ -45,6 +46,7 @@ cdef class Core:
         self.c.turn_octets = deliver_octets_per_turn
         self.c.message_octets_max = min(message_octets_max, BODY_MOST)
         self.c.sync = sync
+        self.c.device = device
         self.c.alarms = 1
         self.c.unfinished_most = <uint64_t>1 << 62
         self.c.descriptors_most = descriptors_most
@@ -455,6 +457,10 @@ cdef class Core:
         for queue in queues:
             if self.c.sync and not queue.q.dropped:
                 join_sync(&queue.q)
+
+    @property
+    def device(self):
+        return self.c.device
 
     def begin_sync(self, Py_ssize_t descriptors):
         cdef Channel channel

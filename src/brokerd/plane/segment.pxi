@@ -196,6 +196,12 @@ cdef int seg_open(seg_t *s) noexcept nogil:
     return 0
 
 
+cdef inline void note_device(core_t *core, const stat_t *st) noexcept nogil:
+    """Where a segment lies.  What is renamed lies where it was, so only opened and new files need this."""
+    if UNLIKELY(st.st_dev != core.device):
+        core.device = 0
+
+
 cdef int seg_map(seg_t *s) noexcept nogil:
     """Map the segment for reading and appending, unless it is mapped; 0 or the errno."""
     cdef stat_t st
@@ -211,6 +217,7 @@ cdef int seg_map(seg_t *s) noexcept nogil:
             seg_close(s)
         mark_lost(s.queue)      # It was cut off while it was not mapped.
         return EIO
+    note_device(s.queue.core, &st)
     if st.st_size < <off_t>s.capacity and ftruncate(s.fd, s.capacity) < 0:
         return errno
     m = mmap(NULL, s.capacity, PROT_READ | PROT_WRITE, MAP_SHARED, s.fd, 0)

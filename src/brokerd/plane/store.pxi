@@ -39,6 +39,7 @@ cdef int seg_create(seg_t *s, const char *path) noexcept nogil:
     """Make the file of a new segment, allocate its first blocks, and map it.  0, or the errno: then no file is left."""
     cdef int err = 0
     cdef void *m
+    cdef stat_t st
     s.fd = open_file(s.queue.core, path, O_RDWR | O_CREAT | O_TRUNC)
     if s.fd < 0 and errno == ENOENT:
         with gil:
@@ -49,9 +50,10 @@ cdef int seg_create(seg_t *s, const char *path) noexcept nogil:
     if s.fd < 0:
         return errno
     s.zeroed = s.allocated = min(<uint32_t>FIRST_ZEROS, s.capacity)
-    if ftruncate(s.fd, s.capacity) < 0:
+    if fstat(s.fd, &st) < 0 or ftruncate(s.fd, s.capacity) < 0:
         err = errno
     if err == 0:
+        note_device(s.queue.core, &st)
         err = write_zeros(s.fd, 0, s.zeroed)
     if err == 0:
         m = mmap(NULL, s.capacity, PROT_READ | PROT_WRITE, MAP_SHARED, s.fd, 0)

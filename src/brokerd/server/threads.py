@@ -12,7 +12,7 @@ from brokerd.store.sync import Done, Files, SyncThread
 
 
 class FileSyncs:
-    """Syncs of a few files, one after the other, in a thread of the data plane.
+    """Syncs of a few files or of a filesystem, one after the other, in threads of the data plane.
 
     A thread of Python would wait for Python's lock when it begins and after each sync, and the loop would wait for the
     lock while the thread ends its work.
@@ -26,10 +26,11 @@ class FileSyncs:
         self._syncer = plane.Syncer()
         loop.add_reader(self._syncer.fileno(), self._finish)
 
-    def begin(self, files: Files, done: Done) -> None:
-        """Sync and close 1 to 16 files, then call ``done(error or None)`` on the loop.  One sync at a time."""
+    def begin(self, files: Files, filesystem: bool, done: Done) -> None:
+        """Sync and close 1 to 16 files, each or by the ``filesystem`` that has them all, then call
+        ``done(error or None)`` on the loop.  One sync at a time."""
         self._done = done
-        self._syncer.begin(files)
+        self._syncer.begin(files, filesystem)
 
     def _finish(self) -> None:
         error: OSError | None = None

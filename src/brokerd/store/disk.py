@@ -71,6 +71,10 @@ class Disk:
     def size(self, fd: int) -> int:
         return os.fstat(fd).st_size
 
+    def device(self, where: int | str) -> int:
+        """The number of the filesystem that a descriptor or a path belongs to."""
+        return os.stat(where).st_dev
+
     def read(self, path: str, most: int = READ_OCTETS_MAX) -> bytes:
         """The whole file.  Raises FileNotFoundError; EFBIG if it has more than ``most`` octets, or is mostly a hole;
         every error names the file."""

@@ -2,8 +2,8 @@
 
     request / wait  →  begin (on the loop)  →  fdatasync (in a thread)  →  finish (on the loop)
 
-There are two threads.  ``sync_files`` has one of the data plane, for the usual sync of a few files: it never needs
-Python's lock.  ``submit`` has one of Python, for all else.
+There are two ways.  ``sync_files`` has threads of the data plane, which never need Python's lock: for a few files, and
+for one filesystem that stands for many.  ``submit`` has a thread of Python, for all else.
 
 A caller that comes while a sync is under way waits for the next one, which begins when the first ends.  A failed sync
 is fatal: the kernel may have dropped the pages, so a second sync would report success although they are lost.  Knows
@@ -22,11 +22,15 @@ from brokerd.store.disk import NO_DESCRIPTORS, SYNC_DESCRIPTORS, SYNCFS_FROM_FIL
 Callback = Callable[[], object]
 Done = Callable[[BaseException | None], object]
 Files = list[tuple[int, str]]  # descriptor and path; -1: no descriptor was left for it
+SYNC_FILES_MOST = 16  # of one call of sync_files
+SyncFiles = Callable[[Files, bool, Done], object]
 
 
 class Commits(Protocol):
     """The part of plane.Core that this module uses."""
 
+    @property
+    def device(self) -> int: ...
     def begin_sync(self, descriptors: int) -> Files: ...
     def end_sync(self) -> None: ...
     def turn(self) -> None: ...
@@ -91,7 +95,8 @@ class GroupCommit:
     """Syncs for confirms (``request``) and for definitions (``wait``).
 
     ``submit(work, done)`` runs work() in one thread and then done(error or None) on the loop.  ``sync_files(files,
-    done)`` syncs and closes fewer files than SYNCFS_FROM_FILES, then calls done so; without it ``submit`` does all.
+    filesystem, done)`` syncs and closes up to SYNC_FILES_MOST files, each or by their filesystem, then calls done so;
+    without it ``submit`` does all.
     ``soon(callback)`` runs a callback later on the loop, outside of the plane's turn.  ``fatal(error)`` is called when
     a sync has failed; after that no caller gets an answer.  ``everything()`` syncs the filesystem of the data
     directory, and needs no descriptor for it; the thread calls it if the process has none left.  ``sync=False``
@@ -104,7 +109,7 @@ class GroupCommit:
 
     def __init__(self, core: Commits, disk: Disk, *, submit: Callable[[Callback, Done], object],
                  soon: Callable[[Callback], object], fatal: Callable[[BaseException], object],
-                 sync_files: Callable[[Files, Done], object] | None = None, everything: Callback | None = None,
+                 sync_files: SyncFiles | None = None, everything: Callback | None = None,
                  sync: bool = True) -> None:
         self._core = core
         self._disk = disk
@@ -165,8 +170,10 @@ class GroupCommit:
         self._wanted = False
         waiting, self._waiting = self._waiting, []
         files: Files = []
+        messages = 0
         try:
             files += self._core.begin_sync(SYNC_DESCRIPTORS)
+            messages = len(files)
             for path in self._directories:
                 with contextlib.suppress(FileNotFoundError):  # Its vhost was deleted meanwhile.
                     files.append((self._disk.lend_directory(path), path + "/"))
@@ -189,10 +196,20 @@ class GroupCommit:
         self._under_way = True
 
         done = partial(self._end, waiting)
-        if self._sync_files is not None and not last and _are_few(files):
-            self._sync_files(files, done)
+        lent = [file for file in files if file[0] >= 0]
+        if self._sync_files is None or last or not 0 < len(lent) <= SYNC_FILES_MOST:
+            self._submit(partial(self._work, files, last), done)
+        elif len(files) < SYNCFS_FROM_FILES and len(lent) == len(files):
+            self._sync_files(files, False, done)
+        elif self._are_on_one_filesystem(files, messages):
+            self._sync_files(lent, True, done)
         else:
             self._submit(partial(self._work, files, last), done)
+
+    def _are_on_one_filesystem(self, files: Files, messages: int) -> bool:
+        """Whether one filesystem has them all.  The plane knows that of its own, the first so many ``messages``."""
+        device = self._core.device
+        return device != 0 and all(fd >= 0 and self._disk.device(fd) == device for fd, _ in files[messages:])
 
     def _work(self, files: Files, last: list[Callback]) -> None:
         """The work of the thread."""
@@ -238,11 +255,3 @@ class GroupCommit:
         self._waiting.clear()
         self._logs.clear()
         self._fatal(error)
-
-
-def _are_few(files: Files) -> bool:
-    """Whether a thread without Python can sync them: fdatasync, one after the other."""
-    for fd, path in files:
-        if fd < 0 or path.endswith("/"):
-            return False
-    return 0 < len(files) < SYNCFS_FROM_FILES
