@@ -121,7 +121,7 @@ $(VENV)/test-tools: pyproject.toml | $(VENV)/installed
 	@touch $@
 
 $(VENV)/asserted: $(COMPILED) $(VENV)/compiled
-	@echo "compiling the data plane with its assertions, for the tests: about a minute"
+	@echo "compiling the data plane with its assertions, for the tests: half a minute"
 	@$(ASSERTED) $(BIN)/python setup.py -q build_ext --inplace
 	@touch $@
 
