@@ -406,20 +406,20 @@ def fdatasync(self, fd, path, honest=Disk.fdatasync):
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
     honest(self, fd, path)
 
-def begin(self, files, done, honest=FileSyncs.begin):
+def begin(self, files, filesystem, done, honest=FileSyncs.begin):
     # The thread of the data plane gets a pipe instead, which cannot be synced.
     files = [(os.pipe()[0] if fails(path) else fd, path) for fd, path in files]
     if "WAITS" in os.environ and any(fails(path) for _, path in files):
-        wait(self, files, done, honest)
+        wait(self, files, filesystem, done, honest)
     else:
-        honest(self, files, done)
+        honest(self, files, filesystem, done)
 
-def wait(self, files, done, honest):
+def wait(self, files, filesystem, done, honest):
     # Say that the sync has begun, and begin it when the test says so.
     open(os.environ["WAITS"] + ".begun", "w").close()
     def look():
         if os.path.exists(os.environ["WAITS"]):
-            honest(self, files, done)
+            honest(self, files, filesystem, done)
         else:
             self._loop.call_later(0.01, look)
     look()

@@ -20,7 +20,7 @@ def run(test):
 
 async def synced(syncs, files):
     end = asyncio.get_running_loop().create_future()
-    syncs.begin(files, end.set_result)
+    syncs.begin(files, False, end.set_result)
     return await asyncio.wait_for(end, 30)
 
 
@@ -57,9 +57,9 @@ def test_the_next_sync_may_begin_at_the_end_of_the_last(tmp_path):
             if len(errors) == 20:
                 end.set_result(None)
             else:
-                syncs.begin([opened(tmp_path / "a")], done)
+                syncs.begin([opened(tmp_path / "a")], False, done)
 
-        syncs.begin([opened(tmp_path / "a")], done)
+        syncs.begin([opened(tmp_path / "a")], False, done)
         await asyncio.wait_for(end, 30)
         assert errors == [None] * 20
         syncs.stop()
