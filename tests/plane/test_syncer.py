@@ -88,16 +88,17 @@ def test_a_sync_that_is_not_over_is_not_finished(syncer, tmp_path):
     assert syncer.finish() is False
 
 
+@pytest.mark.parametrize("name", ["the pipe", "a pipe for a directory/"])
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_a_file_that_fails_is_named_and_all_are_closed(syncer, tmp_path, place):
+def test_a_file_that_fails_is_named_and_all_are_closed(syncer, tmp_path, place, name):
     files = [opened(tmp_path / str(n)) for n in range(3)]
     ours, theirs = os.pipe()
     os.close(files[place][0])
-    files[place] = (ours, "the pipe")
+    files[place] = (ours, name)
     syncer.begin(files)
-    with pytest.raises(OSError, match="the pipe") as failed:
+    with pytest.raises(OSError, match=name) as failed:
         wait_for(syncer)
-    assert (failed.value.errno, failed.value.filename) == (errno.EINVAL, "the pipe")
+    assert (failed.value.errno, failed.value.filename) == (errno.EINVAL, name)
     assert not any(is_open(fd) for fd, _ in files)
     os.close(theirs)
     syncer.begin([opened(tmp_path / "later")])

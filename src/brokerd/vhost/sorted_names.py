@@ -14,7 +14,7 @@ SORTED_AT_ONCE = 512  # some 0.2 ms
 
 
 class SortedNames:
-    """The names of ``things`` in order.  Whoever adds or removes one calls ``changed``."""
+    """The names of ``things`` in order.  The code that adds or removes one calls ``changed``."""
 
     __slots__ = ("_changes", "_names", "_things")
 
