@@ -2,11 +2,13 @@
 
 import pika
 import pytest
+from tests.conversations.peer import eventually
 from tests.server.clients import close_all, connect
 
 from brokerd.spans import follow
 from brokerd.spans.follow import Follower, Limit
 from brokerd.spans.lives import Lives
+from brokerd.store.format import SIDE_FILE
 
 JOURNAL = {"x-order-journal": True}
 
@@ -26,9 +28,13 @@ class Looked:
     def __init__(self, broker, *limit):
         self.lives, self.limit = Lives(1), Limit(*limit or (1000,))
         self.follower = Follower(str(broker.directory), self.lives, self.limit)
+        self.directory = broker.directory
 
     def look(self):
-        """Name and trace of each new span."""
+        """Name and trace of each new span.  A queue's first lines, by which it is known to have a journal, are written
+        beside its messages: they are awaited."""
+        eventually(lambda: all((queue / SIDE_FILE).exists() for queue in self.directory.glob("*/*")
+                               if any(queue.rglob("journal.*"))))
         self.follower._walk_at = 0.0
         self.follower.look()
         spans, self.lives.spans = self.lives.spans, []
