@@ -198,6 +198,21 @@ def large_commit(it: Abuser) -> Iterator[Step]:
 
 
 @contextlib.contextmanager
+def long_commit(it: Abuser) -> Iterator[Step]:
+    """A transaction of 300,000 messages of 100 octets, more than the plane keeps."""
+    it.fill(0)
+    it.client.ask(TX_SELECT)
+    octets = publish(QUEUE, octets=100) * 300_000
+
+    def work() -> None:
+        it.client.send(octets)
+        it.client.ask(TX_COMMIT)
+        it.do(method(1, (50, 30), PURGE))
+
+    yield work
+
+
+@contextlib.contextmanager
 def weights(it: Abuser) -> Iterator[Step]:
     """A consistent hash exchange of 10,000 queues gets a queue of 100,000 times their weight, and loses it."""
     names = it.queues(10_000)
@@ -259,5 +274,6 @@ def letters_by_topics(it: Abuser) -> Iterator[Step]:
 CASES: dict[str, Callable[[Abuser], contextlib.AbstractContextManager[Step]]] = {
     "history": history, "last binding": last_binding, "one queue": one_queue, "behind a commit": behind_a_commit,
     "recover": recover, "rejected": rejected, "long chain": long_chain, "many leave": many_leave, "large": large,
-    "large commit": large_commit, "weights": weights, "levels": levels, "topics of letters": letters_by_topics,
+    "large commit": large_commit, "long commit": long_commit, "weights": weights, "levels": levels,
+    "topics of letters": letters_by_topics,
 }  # fmt: skip

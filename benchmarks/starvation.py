@@ -47,6 +47,7 @@ In these one request, or one end, is very large:
     many leave      500 connections with 50 channels each hang up at once
     large           a message of 100 MiB is published and purged
     large commit    the same in a transaction
+    long commit     a transaction of 300,000 messages of 100 octets
     weights         an x-consistent-hash exchange of 10,000 queues gets one of 100,000 times their weight, and loses it
     levels          40 queues get a message in each of 255 priorities, give them out, get them again and are deleted
     topics of letters   a dead letter goes through a fanout to 200 topic exchanges of 202 patterns each

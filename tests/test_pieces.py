@@ -104,3 +104,17 @@ def test_what_asks_for_itself_comes_again():
     for _ in range(3):
         to_come.pop()()
         assert len(to_come) == 1
+
+
+def test_a_long_list_is_let_go_in_pieces_and_a_short_one_at_once(client, monkeypatch):
+    monkeypatch.setattr(pieces, "PIECE_NS", 0)
+    items = [object() for _ in range(2 * pieces.DROPPED_AT_ONCE + 1)]
+    pieces.drop_in_pieces(client.node.core, items)
+    assert len(items) == 2 * pieces.DROPPED_AT_ONCE + 1
+    (step,) = client.steps
+    left = []
+    while not step():
+        left.append(len(items))
+    assert left == [pieces.DROPPED_AT_ONCE + 1, 1, 0]
+    pieces.drop_in_pieces(client.node.core, [object()])
+    assert len(client.steps) == 1

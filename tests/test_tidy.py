@@ -74,6 +74,7 @@ TESTED_ELSEWHERE = {
     "server/child": "server/test_management.py",
     "spans/main": "server/test_spans.py",
     "session/internal": "server/test_links.py",
+    "session/transaction_stores": "session/test_transactions.py",
     "operations/trace_file": "operations/test_tracing.py",
     "operations/tracer": "operations/test_tracing.py",
     # Too small to be wrong alone; said through what uses them.

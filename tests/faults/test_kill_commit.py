@@ -10,6 +10,7 @@ from tests.broker import Broker
 from tests.conversations.peer import Peer, publish
 
 from brokerd.wire import methods
+from brokerd.wire.frames import FRAME_BODY
 
 KILLER = '''
 import os
@@ -35,7 +36,9 @@ killing(SharedCommitLog, "append", after=True)
 killing(SharedCommitLog, "mark_applied")
 killing(SharedCommitLog, "_release")
 killing(SharedCommitLog, "_begin_again", after=True)
-killing(transactions.Transaction, "_put")
+killing(transactions.Transaction, "_carry_out")
+killing(SharedCommitLog, "mark_stored", after=True)
+killing(CommitLog, "mark_stored", after=True)
 killing(CommitLog, "decide")
 killing(CommitLog, "read", after=True)
 killing(CommitLog, "mark_applied")
@@ -85,10 +88,10 @@ SETTLES = [f"settle_claimed:{n}" for n in (1, 3, SETTLED)]
 READS = [f"read:{MESSAGES + n}" for n in (1, 2, 5, MESSAGES)]
 MANY_READS = [f"read:{n}" for n in (150, MANY + 1, MANY + 150, 2 * MANY)]
 STEPS = [  # how the transaction is kept, and where the broker dies
-    *[("kept", step) for step in ("write:1", "append:1", "_put:1", "mark_applied:1", *SETTLES, "_done:1")],
+    *[("kept", step) for step in ("write:1", "append:1", "_carry_out:1", "mark_applied:1", *SETTLES, "_done:1")],
     *[("kept", step) for step in ("_release:1", "_begin_again:1")],
     *[("up", step) for step in ("write:1", "append:1", *READS, "mark_applied:1", *SETTLES, "_done:1")],
-    *[("large", step) for step in ("decide:1", "_put:1", "mark_applied:1", *SETTLES, "remove:1", "_done:1")],
+    *[("large", step) for step in ("decide:1", "_carry_out:1", "mark_applied:1", *SETTLES, "remove:1", "_done:1")],
     *[("large and up", step) for step in ("decide:1", *READS, "mark_applied:1", *SETTLES, "remove:1", "_done:1")],
     *[("many and up", step) for step in ("append:1", *MANY_READS, "mark_applied:1", *SETTLES, "_done:1")],
 ]
@@ -148,3 +151,39 @@ def test_a_commit_is_whole_or_it_never_was_if_its_client_goes_and_the_broker_is_
         send_transaction(peer, "many and up")
     assert broker.wait() == 0
     assert left(broker) in (NOTHING, whole("many and up"))
+
+
+def taken(peer, queue, most=1 << 30):
+    """The bodies of what a consumer without acks is given, until there are ``most`` or the broker dies."""
+    peer.ask(methods.BasicConsume(queue=queue, no_ack=True))
+    bodies = []
+    while len(bodies) < most and (frame := peer.frame()) is not None:
+        if frame.kind == FRAME_BODY:
+            bodies.append(frame.payload)
+    return bodies
+
+
+@pytest.mark.parametrize(("how", "step"), [("kept", 1), ("kept", 6), ("up", 1), ("up", 20)])
+def test_what_is_stored_delivered_and_gone_before_a_kill_is_not_stored_again(broker, how, step):
+    """The broker stores a large commit in pieces, and its files are small: those of the first pieces are gone."""
+    bodies = [b"%d" % n + bytes(1000) for n in range(7_500)]
+    broker.env |= {"KILL_AT": f"mark_stored:{step}", "BROKERD_SEGMENT_OCTETS": str(1 << 20)}
+    broker.start()
+    with Peer(broker.port).open() as taker, Peer(broker.port).open() as peer:
+        peer.ask(methods.TxSelect())
+        for n in range(0, len(bodies), 1000):
+            peer.send(*[publish("", body, exchange="amq.fanout", delivery_mode=2,
+                                **({"user_id": "guest"} if how == "up" and not n else {}))
+                        for body in bodies[n:n + 1000]])  # fmt: skip
+        peer.send(methods.TxCommit())
+        given = taken(taker, "one")
+    assert broker.wait() == -9
+    broker.env["KILL_AT"] = "never:0"
+    broker.start()
+    with Peer(broker.port).open() as peer, Peer(broker.port).open() as other:
+        ready = peer.ask(methods.QueueDeclare(queue="one", passive=True)).message_count
+        one, two = taken(peer, "one", ready), taken(other, "two", len(bodies))
+    assert two == bodies
+    assert one == bodies[len(bodies) - len(one):]
+    assert given == bodies[:len(given)]
+    assert len(given) + len(one) <= len(bodies)

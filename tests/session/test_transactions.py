@@ -115,7 +115,7 @@ class Connection:
         self.channels = {1: self.channel}
 
     def put(self, queues, exchange, key, properties, body, *, connection, channel, publish_seq, sync, keys=None,
-            returns=None):
+            returns=None, staged=False):
         if self.full:
             raise OSError(28, "No space left on device")
         self.on_put()
@@ -123,6 +123,9 @@ class Connection:
         return queues[self.refuses:]
 
     def on_put(self):
+        pass
+
+    def write_stages(self):
         pass
 
     def add_errand(self, step):
@@ -609,16 +612,101 @@ def short_pieces(monkeypatch):
     monkeypatch.setattr(pieces, "PIECE_NS", 0)
 
 
-def test_a_commit_of_many_is_decided_in_pieces_while_its_client_rests_and_stored_in_one(peer, short_pieces):
-    count = transactions.ONE_PIECE_MOST + 1
+def commit_of(peer, count):
+    """A commit of so many publishes is decided: it stands in the shared log, which waits for its sync."""
     for n in range(count):
         peer.publish(body=b"%d" % n)
     peer.say(methods.TxCommit())
+    peer.pieces()
+
+
+def stored_of(peer, name="tx.shared.7.0"):
+    """How many messages the commit log says are stored."""
+    path = str(peer.directory / name)
+    decision, = load(path, Disk()).decisions if "shared" in name else [journal.load(path, Disk())]
+    return decision.stored
+
+
+MANY = transactions.ONE_PIECE_MOST + 1
+
+
+def test_a_commit_of_many_is_decided_and_stored_in_pieces_while_its_client_rests(peer, short_pieces):
+    for n in range(MANY):
+        peer.publish(body=b"%d" % n)
+    peer.say(methods.TxCommit())
     assert (peer.files, peer.connection.rests) == ([], 1)
-    assert peer.pieces() > 2 * count    # Each is routed in one piece, and encoded in another.
+    assert peer.pieces() > 2 * MANY    # Each is routed in one piece, and encoded in another.
     assert (peer.files, peer.connection.rests) == (["tx.shared.7.0"], 0)
-    assert peer.synced() == [*[("q", b"%d" % n, n + 1) for n in range(count)], "tx.commit-ok"]
+    assert (peer.synced(), peer.connection.rests) == ([("q", b"0", 1)], 1)
+    assert peer.pieces() == MANY - 1
+    assert peer.seen() == [*[("q", b"%d" % n, n + 1) for n in range(1, MANY)], "tx.commit-ok"]
     assert (peer.connection.errands, peer.connection.rests) == ([], 0)
+
+
+def test_a_commit_log_says_how_much_is_stored_before_others_have_their_turn(peer, short_pieces):
+    commit_of(peer, MANY)
+    assert stored_of(peer) == 0
+    peer.synced()
+    for n in range(1, MANY):
+        assert stored_of(peer) == n
+        peer.pieces(1)
+    decision, = load(str(peer.directory / "tx.shared.7.0"), Disk()).decisions
+    assert (decision.applied, decision.first) == (True, 1)
+
+
+def test_a_commit_log_of_a_large_commit_says_how_much_is_stored_too(peer, short_pieces):
+    for n in range(40):
+        peer.publish(body=bytes(30_000) + b"%d" % n)
+    peer.say(methods.TxCommit())
+    peer.pieces()
+    assert len(peer.synced()) == 1
+    peer.pieces(30)
+    assert (stored_of(peer, "tx.7.1"), len(peer.seen())) == (31, 30)
+    peer.pieces()
+    assert (len(peer.seen()), peer.synced(), peer.files) == (9, ["tx.commit-ok"], [])
+
+
+def test_a_channel_that_goes_while_its_commit_is_stored_has_the_rest_stored_once_and_nothing_returned(
+    peer, short_pieces
+):
+    for n in range(MANY):
+        peer.publish(body=b"%d" % n)
+    peer.publish(key="nowhere", body=b"back", mandatory=True)
+    peer.delivered(1)
+    peer.say(methods.BasicAck(delivery_tag=1))
+    peer.say(methods.TxCommit())
+    peer.pieces()
+    assert len(peer.synced()) == 1
+    finish(peer.channel.transaction.leave())
+    assert peer.seen() == [*[("q", b"%d" % n, n + 1) for n in range(1, MANY)], ("ack", "q", 101)]
+    peer.pieces()
+    assert (peer.synced(), peer.connection.rests, peer.connection.errands) == ([], 0, [])
+
+
+def test_a_disk_that_fills_up_while_a_commit_is_stored_is_waited_for_and_the_rest_stored_behind(peer, short_pieces):
+    commit_of(peer, MANY)
+    peer.synced()
+    peer.pieces(10)
+    peer.connection.full = True
+    peer.pieces()
+    assert (len(peer.seen()), stored_of(peer), peer.connection.rests) == (10, 11, 0)
+    peer.connection.full = False
+    for blocked in list(peer.node.blocked):
+        blocked.unblock()
+    peer.pieces()
+    assert peer.seen() == [*[("q", b"%d" % n, n + 1) for n in range(11, MANY)], "tx.commit-ok"]
+
+
+def test_what_was_stored_before_the_disk_was_full_and_the_channel_went_is_not_left_to_the_next_start(
+    peer, short_pieces
+):
+    commit_of(peer, MANY)
+    peer.synced()
+    peer.pieces(10)
+    peer.connection.full = True
+    finish(peer.channel.transaction.leave())
+    peer.pieces()
+    assert (stored_of(peer), peer.connection.rests, peer.node.blocked) == (11, 0, set())
 
 
 @pytest.fixture
@@ -654,8 +742,10 @@ class Kept:
     """Stands for plane.Kept: messages of this many octets for one queue."""
 
     refused = False
+    at_once = 1 << 30    # of the messages that a call of put() stores
 
     def __init__(self, queue, count, octets):
+        self.stored = 0
         self.queues, self.count, self.stores = [queue], count, count
         self.bodies = [n.to_bytes(octets) for n in range(count)]
         self.messages = [journal._encode_message(journal.Message(n + 1, b"", b"q", b"\0\0", body))
@@ -679,7 +769,10 @@ class Kept:
         return struct.pack("<I", self.count) + places
 
     def put(self, core, connection, channel, *, sync, returns=None):
-        core.log.append(("put", self.count, sync))
+        some = min(self.at_once, self.count - self.stored)
+        core.log.append(("put", some, sync))
+        self.stored += some
+        return self.stored == self.count
 
 
 @pytest.mark.parametrize(("count", "octets"), [(50, 80_000), (40_000, 20)])
@@ -708,6 +801,17 @@ def test_a_commit_that_the_shared_log_takes_is_decided_in_pieces_if_it_is_not_sm
     peer.pieces()
     assert (peer.files, peer.connection.rests) == (["tx.shared.7.0"], 0)
     assert peer.synced() == [("put", 3, False), "tx.commit-ok"]
+
+
+def test_what_the_plane_stores_in_pieces_is_noted_after_each_of_them(peer, short_pieces):
+    peer.channel.kept = kept = Kept(peer.queue, 10, 100)
+    kept.at_once = 4
+    peer.say(methods.TxCommit())
+    assert (peer.synced(), stored_of(peer)) == ([("put", 4, False)], 4)
+    peer.pieces(1)
+    assert (peer.seen(), stored_of(peer)) == ([("put", 4, False)], 8)
+    peer.pieces()
+    assert peer.seen() == [("put", 2, False), "tx.commit-ok"]
 
 
 @pytest.mark.parametrize("done", [0, 1, 2, 3])
@@ -747,12 +851,14 @@ def test_a_commit_to_many_queues_needs_room_for_their_growth_and_no_whole_segmen
         peer.say(methods.TxCommit())
 
 
-def test_a_commit_of_few_is_one_piece(peer, short_pieces):
+def test_a_commit_of_few_is_decided_in_one_piece(peer, short_pieces):
     for n in range(transactions.ONE_PIECE_MOST):
         peer.publish(body=b"%d" % n)
     peer.say(methods.TxCommit())
     assert (peer.files, peer.connection.errands) == (["tx.shared.7.0"], [])
-    assert len(peer.synced()) == transactions.ONE_PIECE_MOST + 1
+    peer.synced()
+    peer.pieces()
+    assert "tx.commit-ok" in peer.seen()
 
 
 def test_what_comes_on_a_channel_that_was_closed_is_not_kept_for_the_answer_of_its_commit(peer):

@@ -111,11 +111,42 @@ def test_a_later_version_is_refused(vhost):
     path = decide(vhost).path
     with open(path, "r+b") as file:
         head = bytearray(file.read(36))
-        head[4] = 2
+        head[4] = 3
         file.seek(0)
         file.write(head + layout.crc32c(head).to_bytes(4, "little"))
-    with pytest.raises(StoreError, match="version 2 at offset 4: written by a later brokerd"):
+    with pytest.raises(StoreError, match="version 3 at offset 4: written by a later brokerd"):
         journal.load(path, Disk())
+
+
+def test_what_a_broker_of_the_first_version_has_decided_is_found(vhost):
+    path = decide(vhost, 2).path
+    with open(path, "r+b") as file:
+        head = bytearray(file.read(36))
+        head[4] = 1
+        file.seek(0)
+        file.write(head + layout.crc32c(head).to_bytes(4, "little"))
+    found = journal.load(path, Disk())
+    assert ([one.publish_seq for one, _ in found.messages], found.stored) == ([1, 2], 0)
+
+
+def test_how_much_is_stored_is_found_with_the_number_from_which_it_counts(vhost):
+    entry = CommitLog(os.path.join(vhost.directory, "tx.7.1"), Disk())
+    places = [entry.add(message(seq)) for seq in (5, 6, 7)]
+    entry.decide(7, 1, encode_plan(Plan([(place.position, [vhost.queues["a"]]) for place in places[1:]], [])))
+    entry.mark_stored(2)
+    found = journal.load(entry.path, Disk())
+    assert (found.first, found.stored, found.applied) == (5, 2, False)
+
+
+def test_messages_in_the_file_are_read_in_any_order(vhost, monkeypatch):
+    monkeypatch.setattr(journal, "IN_MEMORY_OCTETS_MAX", 1000)
+    monkeypatch.setattr(journal, "_READ_OCTETS", 500)
+    entry = CommitLog(os.path.join(vhost.directory, "tx.7.1"), Disk())
+    places = [entry.add(message(seq, b"%d" % seq * 40)) for seq in range(60)]
+    for seq in [*range(60), *reversed(range(60)), *range(0, 60, 7)]:
+        assert entry.read(places[seq]) == message(seq, b"%d" % seq * 40)
+    entry.remove()
+    assert entry.read(entry.add(message(99))) == message(99)
 
 
 def test_a_journal_is_gone_when_it_is_over(vhost):
@@ -197,6 +228,6 @@ def test_a_plan_whose_part_about_messages_is_encoded_is_the_same_plan(vhost):
 @pytest.mark.parametrize("position", [64, 1 << 63, (1 << 64) - 1])
 def test_a_plan_that_names_a_place_behind_the_end_decides_nothing(position):
     names, messages, of_no_queue, settlements = (0).to_bytes(4), (1).to_bytes(4, "little"), bytes(4), bytes(4)
-    plan = names + messages + position.to_bytes(8, "little") + of_no_queue + settlements
-    assert journal.decode_decision(plan, 0, 1, 1, applied=False) is None
-    assert journal.decode_decision(plan, position, 1, 1, applied=False) is None
+    plan, marks = names + messages + position.to_bytes(8, "little") + of_no_queue + settlements, journal.Marks(False, 0)
+    assert journal.decode_decision(plan, (0, 0), 1, 1, marks) is None
+    assert journal.decode_decision(plan, (0, position), 1, 1, marks) is None

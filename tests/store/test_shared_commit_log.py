@@ -108,14 +108,34 @@ def test_a_file_without_a_whole_header_has_nothing(log):
     assert load(path, Disk()).decisions == []
 
 
+def test_what_the_former_version_has_decided_is_found(log):
+    path = log.append(1).file.path
+    with open(path, "r+b") as file:
+        head = bytearray(file.read(36))
+        head[4] = 2
+        file.seek(0)
+        file.write(head + layout.crc32c(head).to_bytes(4, "little"))
+    assert found(log.directory) == [(1, False)]
+
+
+def test_how_much_of_a_transaction_is_stored_is_found_until_all_of_it_is(log):
+    entries = [log.append(seq) for seq in (1, 2, 3)]
+    log.log.mark_stored(entries[1], 0x123456)
+    decisions = load(entries[0].file.path, Disk()).decisions
+    assert [(one.first, one.stored, one.applied) for one in decisions] == [
+        (1, 0, False), (2, 0x123456, False), (3, 0, False)]
+    log.log.mark_applied(entries[1])
+    assert found(log.directory) == [(1, False), (2, True), (3, False)]
+
+
 def test_a_later_version_is_refused(log):
     path = log.append(1).file.path
     with open(path, "r+b") as file:
         head = bytearray(file.read(36))
-        head[4] = 3
+        head[4] = 4
         file.seek(0)
         file.write(head + layout.crc32c(head).to_bytes(4, "little"))
-    with pytest.raises(StoreError, match="version 3 at offset 4: written by a later brokerd"):
+    with pytest.raises(StoreError, match="version 4 at offset 4: written by a later brokerd"):
         load(path, Disk())
 
 

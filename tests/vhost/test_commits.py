@@ -127,6 +127,22 @@ def test_what_was_applied_is_left_alone_unless_power_was_lost(vhost):
     assert len(vhost.puts) == 2
 
 
+def test_messages_that_the_former_broker_noted_as_stored_are_not_stored_again_unless_power_was_lost(vhost):
+    decide(vhost, 5, names=("a", "b")).mark_stored(3)
+    recover(vhost)
+    assert vhost.bodies == [b"4", b"4", b"5", b"5"]
+    vhost.puts = []
+    recover(vhost, suspect=True)
+    assert len(vhost.puts) == 10
+
+
+def test_a_note_that_all_is_stored_leaves_the_settlements_to_the_start(vhost):
+    vhost.queues["b"].ready = {5: row(5)}
+    decide(vhost, 3, settlements=[("b", 5, layout.COMMIT_ACKED)]).mark_stored(3)
+    recover(vhost)
+    assert (vhost.puts, vhost.queues["b"].ready) == ([], {})
+
+
 def test_settlements_are_carried_out_where_the_message_is_there_again(vhost):
     row = (5, 0, True, b"x", b"k", b"\0\0", b"body")
     vhost.queues["a"].ready = {5: row}

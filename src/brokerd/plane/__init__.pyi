@@ -121,13 +121,17 @@ class Core:
         consumers that ask for their channel to be closed instead."""
     def put(self, queues: tuple[Queue, ...], exchange: bytes, routing_key: bytes, properties: bytes, body: bytes, *,
             connection: int = 0, channel: int = 0, publish_seq: int = 0, sync: bool = False,
-            keys: Keys | None = None, redriven: bool = False, returns: Channel | None = None) -> tuple[Any, ...]:
+            keys: Keys | None = None, redriven: bool = False, returns: Channel | None = None,
+            staged: bool = False) -> tuple[Any, ...]:
         """Store a message of the broker's own in each queue, by its rules.  The answer names the queues that have it now:
         the others refused it, or are deleted.  properties: flags and list as on the wire.  The message may be larger than
         clients may publish now.  sync: the next begin_sync() covers it.  redriven: its header x-group-seq is its number in its
         message group, after Groups.put_back().  returns: the channel that published it as mandatory; basic.return is written there
-        if a queue refuses the message because it has no group, and no queue takes it.  Raises OSError: no space, and no queue has
-        stored it; ValueError."""
+        if a queue refuses the message because it has no group, and no queue takes it.  staged: the record may stay in memory until
+        write_stages(), which the caller calls before the loop goes on.  Raises OSError: no space, and no queue has stored it;
+        ValueError."""
+    def write_stages(self) -> None:
+        """Write the records that are still in memory into their files."""
     def sync_next(self, queues: Iterable[Queue]) -> None:
         """Have the next sync cover all messages that were put into these queues."""
     def begin_sync(self, descriptors: int) -> list[tuple[int, str]]:
@@ -440,10 +444,11 @@ class Kept:
         """The messages, as they stand in a commit log, from this octet on; most: how many octets, -1 for all."""
     def log_places(self, begin: int) -> bytes:
         """The part of a commit log's plan that says in which durable queues each message is.  begin: where messages begin."""
-    def put(self, core: Core, connection: int, channel: int, *, sync: bool, returns: Channel | None = None) -> None:
-        """Store all messages that are not stored yet, in their order.  sync: True: the next sync covers them; False: the first
-        one after Core.sync_next().  returns: the channel that gets basic.return as in Core.put(), if it is there still.  Raises
-        OSError if there is no room; the next call goes on."""
+    stored: int            # how many of the publishes put() has stored
+    def put(self, core: Core, connection: int, channel: int, *, sync: bool, returns: Channel | None = None) -> bool:
+        """Store messages that are not stored yet, in their order.  False: the time of a turn is over, and there are more.
+        sync: True: the next sync covers them; False: the first one after Core.sync_next().  returns: the channel that gets
+        basic.return as in Core.put(), if it is there still.  Raises OSError if there is no room; the next call goes on."""
 
 class Connection:
     """One client's octets: the plane cuts frames, stashes octets that must wait, and writes output.  The subclass is

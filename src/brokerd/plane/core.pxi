@@ -380,7 +380,7 @@ cdef class Core:
 
     def put(self, tuple queues, bytes exchange, bytes routing_key, bytes properties, bytes body, *,
             uint32_t connection=0, uint16_t channel=0, uint64_t publish_seq=0, bint sync=False,
-            Keys keys=None, bint redriven=False, Channel returns=None):
+            Keys keys=None, bint redriven=False, Channel returns=None, bint staged=False):
         cdef message_t m
         cdef known_t known
         cdef uint32_t i, stored = STORED, n = <uint32_t>len(queues)
@@ -414,7 +414,8 @@ cdef class Core:
             err = store_message(targets, n, &m, sync, &stored, took)
             self.c.put_cost += cost_of_copies(n, m.properties_n + m.body_n)
             # Callers act as soon as put() returns (a dead letter's origin is settled), so the record is in the file now.
-            write_stages(&self.c)
+            if err or not staged:
+                write_stages(&self.c)
             if err:
                 raise OSError(err, os_strerror(err))
             queues = pick_stored(queues, took)
@@ -425,6 +426,9 @@ cdef class Core:
         if has_unfinished(&self.c) or self.c.dirty != NULL:
             self.request_turn()
         return queues
+
+    def write_stages(self):
+        write_stages(&self.c)
 
     def enforce_retention(self, uint32_t most):
         return enforce_retention(self, most)

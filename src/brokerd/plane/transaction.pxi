@@ -4,6 +4,7 @@ cdef enum:
     KEPT_QUEUES_MOST = 256      # that one transaction may go to; one with more is the session's
     KEPT_KEYS_SEEN = 16         # remembered while a transaction is routed
     KEPT_STORES_MOST = 2000000  # of one transaction; one with more is the session's
+    KEPT_AT_ONCE = 64           # messages that are stored, counted once for each queue, before the clock is looked at
 
 
 @cython.no_gc_clear
@@ -15,7 +16,7 @@ cdef class Kept:
     cdef queue_t **targets
     cdef uint32_t *numbers          # of the targets among `queues`
     cdef uint32_t targets_n
-    cdef uint32_t next              # the first message that is not stored
+    cdef readonly uint32_t stored   # so many messages, from the first one on
     cdef readonly list queues
     cdef readonly uint64_t stores
     cdef readonly uint64_t octets
@@ -190,10 +191,17 @@ cdef class Kept:
         cdef known_t known
         cdef kept_message_t *kept
         cdef uint32_t t, stored
+        cdef int64_t before_look = KEPT_AT_ONCE
         cdef int err = 0
-        while self.next < self.k.count and err == 0:
-            kept = self.k.messages + self.next
-            self.fill(&m, self.next)
+        cdef int64_t until = NEVER if core.c.work_ns == NEVER else monotonic_ns() + core.c.work_ns
+        while self.stored < self.k.count and err == 0:
+            if before_look <= 0:
+                before_look = KEPT_AT_ONCE
+                if until != NEVER and monotonic_ns() >= until:
+                    break
+            kept = self.k.messages + self.stored
+            before_look -= 1 + kept.targets_n
+            self.fill(&m, self.stored)
             m.connection = connection
             m.channel = channel
             properties_are_whole(m.properties, m.properties + m.properties_n, &known)
@@ -215,9 +223,10 @@ cdef class Kept:
                 for t in range(kept.first, kept.first + kept.targets_n):
                     if self.targets[t].durable and not self.targets[t].dropped:
                         mark_unsynced(store_for(self.targets[t], m.priority))
-            self.next += 1
+            self.stored += 1
         write_stages(&core.c)
         if has_unfinished(&core.c) or core.c.dirty != NULL:
             core.request_turn()
         if err:
             raise OSError(err, os_strerror(err))
+        return self.stored == self.k.count

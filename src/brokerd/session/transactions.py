@@ -5,7 +5,9 @@
     DECIDING  everything is routed, there is space on the disk, the commit log is written
       |
     DECIDED   waiting for the sync of the commit log
-      | every publish goes into its queues, in order; basic.return for what goes nowhere
+      |
+    STORING   every publish goes into its queues, in order; basic.return for what goes nowhere
+      |
     SETTLING  then the settlements
       |
     OPEN      tx.commit-ok; the queues are synced later (store/shared_commit_log)
@@ -17,10 +19,10 @@ own.  With that file there is one state more:
 
     STORED    waiting for the sync of the queues; then tx.commit-ok, and the file is removed
 
-A large commit is decided in pieces, between which others have their turn; its client's next octets rest until the last
-piece.  Its messages are stored in one go: a start that finds the decision relies on no message of it being delivered,
-settled and gone before the last one was stored.  Its settlements are carried out in pieces again, and so are the
-methods that the client has sent behind the commit.
+A large commit is decided, stored and settled in pieces, between which others have their turn; its client's next octets
+rest until the last piece.  What is stored may be delivered, settled and gone before the rest is stored.  So the commit
+log says how much is stored before a piece ends, and a start stores only the rest (store/commit_log).  The methods that
+the client has sent behind the commit are worked in pieces, too.
 
 A commit that touches at most one message in one durable queue is atomic by itself and needs no commit log.  It is
 STORED until its queue is synced.  Methods that the client sends on the channel between commit and commit-ok wait here,
@@ -36,8 +38,9 @@ from typing import TYPE_CHECKING, Any
 
 from brokerd import plane
 from brokerd.errors import ChannelStateError, NotAnsweredYet, PreconditionFailed
-from brokerd.pieces import Piece, do_first_piece, do_in_pieces
-from brokerd.session.transaction_parts import CAUSES, REJECT, Published, Settlement, Step, return_frames
+from brokerd.pieces import Piece, do_first_piece, do_in_pieces, drop_in_pieces
+from brokerd.session.transaction_parts import CAUSES, REJECT, Published, Settlement, Step
+from brokerd.session.transaction_stores import Stores, resolve
 from brokerd.store.commit_log import CommitLog, Message, Place, PlanEncoder, plan_octets
 from brokerd.store.format import CAUSE_RECOVER, COMMIT_PREFIX, ENTRY_HEAD_OCTETS, HEADER_OCTETS
 from brokerd.store.shared_commit_log import ENTRY_OCTETS_MAX, Entry, SharedCommitLog
@@ -51,7 +54,7 @@ if TYPE_CHECKING:
 
 log = getLogger("brokerd.session")
 
-OPEN, DECIDING, DECIDED, SETTLING, STORED = range(5)
+OPEN, DECIDING, DECIDED, STORING, SETTLING, STORED = range(6)
 RECORD_OCTETS = 80  # at most: what a message takes in a queue, beyond its octets in the commit log
 QUEUE_OCTETS = 1 << 17  # by which a queue's files grow beyond its records, as a rule; if it is more, the commit waits
 _PART_OCTETS = 1 << 18  # of messages that are written at a time, where they are many
@@ -60,7 +63,6 @@ ONE_PIECE_MOST = 100  # publishes and settlements that are one piece, however lo
 PUBLISH_OCTETS, KEPT_OCTETS, SETTLEMENT_OCTETS = 160, 40, 200  # of memory: of one publish, where the plane kept it, ...
 DEFERRED_MOST = 256  # methods that wait for the answer of a commit, before the connection's octets do
 
-_MANDATORY, _IMMEDIATE = 1, 2
 _CLOSES = (methods.ChannelClose.INDEX, methods.ChannelCloseOk.INDEX)
 _COMMIT = methods.TxCommit.INDEX
 _COMMIT_OK_PAYLOAD = methods.TxCommitOk.INDEX.to_bytes(4)
@@ -71,8 +73,8 @@ class Transaction:
 
     __slots__ = (
         "_channel", "_claimed", "_closes", "_commit_log", "_connection", "_deferred", "_entry", "_going_on",
-        "_held", "_kept", "_left", "_next", "_published", "_refused", "_rests", "_settlements", "_settling", "_stage",
-        "_steps", "_taken", "_taken_at", "_works",
+        "_held", "_kept", "_left", "_published", "_rests", "_settlements", "_stage", "_stores", "_taken", "_taken_at",
+        "_work", "_works",
     )  # fmt: skip
 
     def __init__(self, connection: "Connection", channel: "Channel") -> None:
@@ -87,21 +89,24 @@ class Transaction:
         name = f"{COMMIT_PREFIX}{connection.number}.{channel.number}"
         self._commit_log = CommitLog(f"{connection.access.vhost.directory}/{name}", connection.node.disk)
         self._held = 0  # octets of memory: see TransactionMemory
+        self._published: list[Published] = []
+        self._stores: Stores | None = None
         self._begin()
 
     def _begin(self) -> None:
         self._hold(-self._held)
+        drop_in_pieces(self._connection.node.core, self._published)
+        if self._stores is not None:
+            self._stores.drop()
         self._stage = OPEN
         self._taken: plane.Kept | None = None  # the first publishes, where the data plane had kept them
         self._taken_at = 0  # where they begin in the commit log
-        self._published: list[Published] = []  # behind those
+        self._published = []  # behind those
         self._settlements: list[Settlement] = []
         self._claimed = 0  # how many deliveries those settle
-        self._settling: Iterator[None] = iter(())  # the work of doing it
-        self._steps: list[Step] = []
-        self._next = 0  # of the steps, the first that is not stored
-        self._refused = False
+        self._work: Iterator[None] = iter(())  # carries a decision out
         self._kept: plane.Kept | None = None  # the publishes of a commit, where the data plane kept all of them
+        self._stores = None  # what a commit that is decided stores
         self._entry: Entry | None = None  # of the shared commit log
         self._channel.keeps = True
 
@@ -264,15 +269,16 @@ class Transaction:
         self._stage = DECIDED
         commit = self._connection.node.commit
         if self._entry is not None:
-            commit.wait(self._store, self._entry.file)
+            commit.wait(self._carry_out, self._entry.file)
         elif wrote:
             commit.sync_directory(self._connection.access.vhost.directory)
-            commit.wait(self._store, self._commit_log)
+            commit.wait(self._carry_out, self._commit_log)
         else:
-            self._store()
+            self._carry_out()
 
     def _decide_kept(self, kept: plane.Kept) -> Generator[None, None, bool]:
         """The same as _decide() for what the data plane has kept."""
+        self._stores = Stores(self._connection, self._channel, self._commit_log, kept)
         self._check_space(kept.octets, len(kept.queues))
         while not kept.copy_large():
             yield
@@ -304,17 +310,19 @@ class Transaction:
     def _decide(self) -> Generator[None, None, bool]:
         """Write what is here into a commit log, where one is needed: whether one is.  Raises OSError."""
         queues: set[Queue] = set()
-        self._steps = []
+        steps: list[Step] = []
+        self._stores = Stores(self._connection, self._channel, self._commit_log, steps)
         octets = logged = stores = 0
         for published in self._all_published():
-            step = self._resolve(published)
-            self._steps.append(step)
+            step = resolve(self._connection, self._channel, self._commit_log, published)
+            steps.append(step)
             queues.update(step.queues)
             octets += (step.place.octets + RECORD_OCTETS) * len(step.queues)
             durable = sum(queue.durable for queue in step.queues)
             logged += durable > 0
             stores += durable
             yield
+        self._stores.queues = queues
         self._check_space(octets, len(queues))
         settlements = yield from self._durable_settlements()
         if stores + len(settlements) < 2:
@@ -322,7 +330,7 @@ class Transaction:
         room = ENTRY_OCTETS_MAX - plan_octets(queues, logged, stores, len(settlements))
         shared = self._commit_log.in_memory and self._commit_log.octets <= room
         encoder = PlanEncoder(ENTRY_HEAD_OCTETS - HEADER_OCTETS if shared else 0)
-        for step in self._steps:
+        for step in steps:
             if any(queue.durable for queue in step.queues):
                 encoder.add_message(step.place.position, [queue for queue in step.queues if queue.durable])
             yield
@@ -344,23 +352,6 @@ class Transaction:
             vhost.commit_log = shared
         self._entry = shared.append(connection.number, self._channel.number, messages, plan, queues)
 
-    def _resolve(self, published: Published) -> Step:
-        message = self._commit_log.read(published.place)
-        header = published.header or b"\0\x3c\0\0" + len(message.body).to_bytes(8) + message.properties
-        access = self._connection.access
-        access.is_at_commit = True
-        try:
-            answer = access.resolve(message.exchange, message.routing_key, header, self._channel)
-        finally:
-            access.is_at_commit = False
-        queues: tuple[Queue, ...] = answer.before_storing()
-        mandatory = bool(published.bits & _MANDATORY)
-        if not queues and not answer.counts_as_routed and mandatory:
-            return Step(published.place, answer, (), 312, True)
-        if queues and published.bits & _IMMEDIATE and not any(queue.consumer_count for queue in queues):
-            return Step(published.place, answer, (), 313, mandatory)
-        return Step(published.place, answer, queues, 0, mandatory)
-
     def _check_space(self, octets: int, queues: int) -> None:
         if not queues:
             return
@@ -381,14 +372,23 @@ class Transaction:
                 yield
         return found
 
-    def _store(self) -> None:
-        """Carry out the decision, which is on disk.  Where the disk is full, go on when there is room again."""
+    def _carry_out(self) -> None:
+        """Carry out the decision, which is on disk."""
         if self._stage != DECIDED:
             return  # It was carried out when the channel went.
+        self._stage = STORING
+        self._work = self._store_and_settle()
+        if not self._left and do_first_piece(self._work) is None:
+            do_in_pieces(self._connection, self._work)
+
+    def _store_and_settle(self) -> Iterator[None]:
+        """Where the disk is full, go on when there is room again."""
+        assert self._stores is not None
         node = self._connection.node
         try:
-            self._put()
+            yield from self._stores.in_pieces(self._note_stored, sync=self._entry is None)
         except OSError as error:
+            self._stage = DECIDED
             node.storage_failed(error.errno or 0)
             if self._left:
                 self._leave_to_next_start(error)
@@ -396,9 +396,15 @@ class Transaction:
                 node.blocked.add(self)
             return
         self._stage = SETTLING
-        self._settling = self._settle_in_pieces()
-        if not self._left and do_first_piece(self._settling) is None:
-            do_in_pieces(self._connection, self._settling)
+        yield from self._settle_in_pieces()
+
+    def _note_stored(self, count: int) -> None:
+        if self._entry is None:
+            self._commit_log.mark_stored(count)
+            return
+        shared = self._connection.access.vhost.commit_log
+        if shared is not None:
+            shared.mark_stored(self._entry, count)
 
     def _settle_in_pieces(self) -> Iterator[None]:
         channel = self._channel
@@ -421,51 +427,21 @@ class Transaction:
             self._done()
             return
         self._commit_log.mark_applied()
-        kept = self._kept.queues if self._kept is not None else ()
-        if any(queue.durable for queue in kept) or any(queue.durable for step in self._steps for queue in step.queues):
+        assert self._stores is not None
+        if any(queue.durable for queue in self._stores.queues):
             node.commit.wait(self._done)
         else:
             self._done()
 
-    def _put(self) -> None:
-        connection, channel = self._connection, self._channel
-        returns = None if self._left else channel
-        if self._kept is not None:
-            self._kept.put(connection.node.core, connection.number, channel.number, sync=self._entry is None,
-                           returns=returns)  # fmt: skip
-            self._refused = self._kept.refused
-            return
-        put = connection.node.core.put
-        while self._next < len(self._steps):
-            step = self._steps[self._next]
-            number, exchange, key, properties, body = self._commit_log.read(step.place)
-            # The participants are asked again: an earlier message of this transaction may have had the same key.
-            step.answer.take_body(body)
-            queues = tuple([queue for queue in step.answer.before_storing() if not queue.deleted])
-            stored: tuple[Queue, ...] = ()
-            if queues and not step.returned:
-                stored = put(queues, exchange, key, properties, body, connection=connection.number,
-                             channel=channel.number, publish_seq=number,
-                             sync=any(queue.durable for queue in queues), keys=step.answer.keys,
-                             returns=returns if step.mandatory else None)  # fmt: skip
-                self._refused |= len(stored) < len(queues)
-            self._refused |= step.answer.refuses
-            step.answer.after_storing(plane.Message(exchange, key, properties, body), channel, stored)
-            if step.returned and not self._left:
-                connection.write(
-                    return_frames(connection, channel.number, step.returned, exchange, key, properties, body)
-                )
-            self._next += 1
-
     def unblock(self) -> None:
         """Go on: there is room again.  The alarms call this, as they do for a blocked connection."""
         self._connection.node.blocked.discard(self)
-        self._store()
+        self._carry_out()
 
     def _done(self) -> None:
         """Answer the commit, which is on disk, and go on with what came since."""
         connection, number = self._connection, self._channel.number
-        refused = self._refused
+        refused = self._stores is not None and self._stores.refused
         if self._commit_log.remove():
             # The removal must reach the disk soon: a start would carry out a commit log that came back.
             connection.node.commit.sync_directory(connection.access.vhost.directory)
@@ -536,6 +512,8 @@ class Transaction:
         Nothing that the client sent behind its commit counts any more, but that it closed the channel too.
         """
         self._left = True
+        if self._stores is not None:
+            self._stores.channel_left = True
         if connection_closes:
             self._deferred.clear()
             self._closes = False
@@ -550,9 +528,9 @@ class Transaction:
             except OSError as error:
                 self._leave_to_next_start(error)
                 return
-            self._store()
-        if self._stage == SETTLING:  # Work that had begun goes on here: the channel's deliveries must not return.
-            yield from self._settling
+            self._carry_out()
+        if self._stage in (STORING, SETTLING):  # Work that had begun goes on here: deliveries must not return before.
+            yield from self._work
 
     def _sync_decision(self) -> None:
         """Have the decision on disk now.  A sync of it may be under way: that it has begun says nothing.

@@ -4,10 +4,14 @@ The layout stands in store/format.  Connection numbers are never given twice, so
 transactions write their messages here as they come, small ones with the header.
 
 Order: messages, plan, header; sync of file and name; the messages into the queues, the settlements; ``applied``;
-sync of the queues; the file is removed.  At start (vhost/commits) a decision that is not ``applied`` is done for those
-messages whose record (connection, channel, publish_seq) is in no segment of their queue: the broker died between
-the first and the last of them, so no segment of theirs is gone yet.  After a power cut ``applied`` says nothing, since
-the queues may have lost what the commit log still has: the same search decides.  (Then, and only then, a message may
+sync of the queues; the file is removed.  Many messages are stored in pieces, and others have their turn between two
+pieces: their consumers may take and settle what is stored, and its segment may go.  So ``stored`` says how many are
+stored before a piece ends.
+
+At start (vhost/commits) a decision that is not ``applied`` is done for those messages that ``stored`` does not count
+and whose record (connection, channel, publish_seq) is in no segment of their queue: the broker died within a piece, so
+no segment of that piece's messages is gone yet.  After a power cut ``applied`` and ``stored`` say nothing, since the
+queues may have lost what the commit log still has: the search alone decides.  (Then, and only then, a message may
 come twice: if it was delivered and acknowledged, its segment given up, and the power cut, all before the sync was
 over.)
 
@@ -27,6 +31,8 @@ if TYPE_CHECKING:
     from brokerd.store.disk import Disk
 
 IN_MEMORY_OCTETS_MAX = 1 << 20  # of messages; what is more is written into the file before commit
+
+_READ_OCTETS = 1 << 17  # that are read at a time, where a message is not larger
 
 _U4, _U8 = Struct("<I"), Struct("<Q")
 
@@ -68,7 +74,7 @@ class CommitLog:
     ``dirty``, ``path`` and ``fileno`` are what the group commit asks for.
     """
 
-    __slots__ = ("_check", "_disk", "_fd", "_rest", "_written", "dirty", "path")
+    __slots__ = ("_check", "_disk", "_fd", "_read", "_read_at", "_rest", "_written", "dirty", "path")
 
     def __init__(self, path: str, disk: "Disk") -> None:
         self.path = path
@@ -78,6 +84,8 @@ class CommitLog:
         self._rest = bytearray()  # messages not yet in the file
         self._written = layout.HEADER_OCTETS  # where they go
         self._check = 0
+        self._read = b""  # of the file, what was read last
+        self._read_at = 0  # where that begins
 
     def add(self, message: Message) -> Place:
         """Add one message.  Raises OSError: then it is not added."""
@@ -101,7 +109,12 @@ class CommitLog:
         at = place.position - self._written
         if at >= 0:
             return _decode_message(bytes(memoryview(self._rest)[at : at + place.octets]))
-        return _decode_message(self._disk.pread(self._fd, place.octets, place.position))
+        at = place.position - self._read_at
+        if at < 0 or at + place.octets > len(self._read):
+            # Messages are read one behind the other.
+            octets = max(place.octets, min(_READ_OCTETS, self._written - place.position))
+            self._read, self._read_at, at = self._disk.pread(self._fd, octets, place.position), place.position, 0
+        return _decode_message(self._read, at)
 
     @property
     def in_memory(self) -> bool:
@@ -139,15 +152,22 @@ class CommitLog:
         self._disk.sync_directory(os.path.dirname(self.path))
         self.dirty = False
 
+    def mark_stored(self, count: int) -> None:
+        """Note that so many messages, from the first one on, are in their queues.  Never fails: see mark_applied()."""
+        self._mark(_U4.pack(count), layout.COMMIT_STORED_AT)
+
     def mark_applied(self) -> None:
         """Note that all is in the queues, so that a start after a crash has nothing to do.
 
         Never fails: without the mark a start searches the queues.
         """
+        self._mark(_U4.pack(1), layout.COMMIT_APPLIED_AT)
+
+    def _mark(self, octets: bytes, at: int) -> None:
         if self._fd < 0:
             return
         try:
-            self._disk.pwrite(self._fd, _U4.pack(1), layout.COMMIT_APPLIED_AT)
+            self._disk.pwrite(self._fd, octets, at)
         except OSError:
             return
 
@@ -158,6 +178,7 @@ class CommitLog:
         if self._fd < 0:
             return False
         self.dirty = False
+        self._read = b""
         self._written = layout.HEADER_OCTETS
         self._check = 0
         self._disk.close(self._fd)
@@ -290,11 +311,16 @@ def _decode_message(octets: bytes, at: int = 0) -> Message:
 
 
 class Decision(NamedTuple):
-    """The decision in a commit log found at start, with names instead of queues."""
+    """The decision in a commit log found at start, with names instead of queues.
+
+    ``stored``: so many publishes, counted from ``first`` on (a publish_seq), are in their queues.
+    """
 
     connection: int
     channel: int
     applied: bool
+    first: int
+    stored: int
     messages: list[tuple[Message, list[str]]]
     settlements: list[tuple[str, int, int]]
 
@@ -316,17 +342,29 @@ def load(path: str, disk: "Disk") -> Decision | None:
                          f"{layout.COMMIT_VERSION}")
     if end > len(octets) or check != layout.crc32c(memoryview(octets)[layout.HEADER_OCTETS:end]):
         return None
-    applied = _U4.unpack_from(octets, layout.COMMIT_APPLIED_AT)[0] == 1
-    return decode_decision(octets, plan_at, connection, channel, applied=applied)
+    marks = Marks(_U4.unpack_from(octets, layout.COMMIT_APPLIED_AT)[0] == 1,
+                  _U4.unpack_from(octets, layout.COMMIT_STORED_AT)[0])  # fmt: skip
+    return decode_decision(octets, (layout.HEADER_OCTETS, plan_at), connection, channel, marks)
 
 
-def decode_decision(octets: bytes, plan_at: int, connection: int, channel: int, *, applied: bool) -> Decision | None:
-    """The decision that ``octets`` hold; None where they end too early."""
+class Marks(NamedTuple):
+    """What a commit log says of the work that its broker had done."""
+
+    applied: bool
+    stored: int
+
+
+def decode_decision(
+    octets: bytes, places: tuple[int, int], connection: int, channel: int, marks: Marks
+) -> Decision | None:
+    """The decision that ``octets`` hold, with messages and plan at these places; None where they end too early."""
+    messages_at, plan_at = places
     try:
+        first = _Reader(octets, messages_at).number(_U8) if plan_at > messages_at else 0
         messages, settlements = _decode_plan(octets, plan_at)
     except IndexError:
         return None
-    return Decision(connection, channel, applied, messages, settlements)
+    return Decision(connection, channel, marks.applied, first, marks.stored, messages, settlements)
 
 
 def _decode_plan(octets: bytes, at: int) -> tuple[list[tuple[Message, list[str]]], list[tuple[str, int, int]]]:

@@ -183,7 +183,8 @@ transaction publishes.  Its header, 64 octets, makes it a decision::
      0 magic "BTXJ"   4 version u4     8 connection u4  12 channel u2   14 zero u2
     16 plan_at u8    24 end u8        32 check u4 (CRC32C of octets 64..end)
     36 crc u4 (CRC32C of octets 0..36)
-    40 applied u4: 1, the whole transaction was done      44 zeros up to 64
+    40 applied u4: 1, the whole transaction was done      48 zeros up to 64
+    44 stored u4: so many of the messages, from the first one on, are in their queues
 
 MESSAGES from 64 on, back to back, as they were published::
 
@@ -383,14 +384,13 @@ SHARED_COMMIT_PREFIX = "tx.shared."
 AGAIN_COMMIT_PREFIX = "tx.again."
 UNDO_PREFIX = "undo."
 COMMIT_MAGIC = 0x4A585442   # "BTXJ"
-COMMIT_VERSION = 1
+COMMIT_VERSION, SHARED_COMMIT_VERSION = 2, 3    # The same header; a shared one is a file with many transactions.
 COMMIT_ACKED, COMMIT_REJECTED = 0, 1            # How a delivery was settled in the transaction.
 COMMIT_HEADER = struct.Struct("<IIIHHQQI")      # Without its crc.
-COMMIT_APPLIED_AT = 40
+COMMIT_APPLIED_AT, COMMIT_STORED_AT = 40, 44
 COMMIT_SETTLEMENT = struct.Struct("<IQB")
-SHARED_COMMIT_VERSION = 2                       # The same header, for a file with many transactions.
-ENTRY_HEAD = struct.Struct("<IIB3xIHHQ")        # length, crc, applied, connection, channel, 0, plan_at
-ENTRY_WORDS = struct.Struct("<II")
+ENTRY_HEAD = struct.Struct("<IIIIHHQ")          # length, crc, marks, connection, channel, 0, plan_at
+ENTRY_WORDS, ENTRY_MARKS = struct.Struct("<II"), struct.Struct("<I")  # Marks: applied u1, stored u3
 ENTRY_HEAD_OCTETS, ENTRY_APPLIED_AT, ENTRY_CRC_FROM = 28, 8, 12
 
 DEFINITIONS_FILE = "definitions.amqp"

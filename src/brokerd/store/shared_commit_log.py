@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from brokerd.errors import StoreError
 from brokerd.store import format as layout
-from brokerd.store.commit_log import Decision, decode_decision
+from brokerd.store.commit_log import Decision, Marks, decode_decision
 
 if TYPE_CHECKING:
     from brokerd.store.disk import Disk
@@ -96,10 +96,13 @@ class LogFile:
         self.dirty = True
         return at
 
-    def mark_applied(self, at: int) -> None:
-        """Note that an entry is stored.  Never fails: without the mark a start searches the queues."""
+    def mark(self, at: int, *, applied: bool, stored: int) -> None:
+        """Note that an entry is stored, or how many of its messages.
+
+        Never fails: without the mark a start searches the queues.
+        """
         try:
-            self._disk.pwrite(self._fd, b"\1", at + layout.ENTRY_APPLIED_AT)
+            self._disk.pwrite(self._fd, layout.ENTRY_MARKS.pack(applied | stored << 8), at + layout.ENTRY_APPLIED_AT)
         except OSError:
             return
 
@@ -167,12 +170,17 @@ class SharedCommitLog:
             file.queues[queue] = None
         return entry
 
+    def mark_stored(self, entry: Entry, count: int) -> None:
+        """So many of the transaction's messages, from the first one on, are stored in their queues."""
+        if not entry.file.closed:
+            entry.file.mark(entry.at, applied=False, stored=count)
+
     def mark_applied(self, entry: Entry) -> None:
         """The transaction is stored in its queues."""
         file = entry.file
         if file.closed:
             return
-        file.mark_applied(entry.at)
+        file.mark(entry.at, applied=True, stored=0)
         file.pending -= 1
         if file is self._other and not file.pending:
             self._release(file)
@@ -275,17 +283,18 @@ def load(path: str, disk: "Disk") -> Found:
     crc = int.from_bytes(octets[layout.COMMIT_HEADER.size : layout.COMMIT_HEADER.size + 4], "little")
     if magic != layout.COMMIT_MAGIC or crc != layout.crc32c(octets[: layout.COMMIT_HEADER.size]):
         return Found(0, 0, [])
-    if version != layout.SHARED_COMMIT_VERSION:
+    if version not in (2, layout.SHARED_COMMIT_VERSION):
         raise StoreError(f"{path} has version {version} at offset 4: written by a later brokerd; this one knows up to "
                          f"{layout.SHARED_COMMIT_VERSION}")
     found = Found(number, generation, [])
     at = layout.HEADER_OCTETS
     while at + layout.ENTRY_HEAD_OCTETS <= len(octets):
-        length, crc, applied, connection, channel, _, plan_at = layout.ENTRY_HEAD.unpack_from(octets, at)
+        length, crc, marks, connection, channel, _, plan_at = layout.ENTRY_HEAD.unpack_from(octets, at)
         entry = octets[at : at + length]
         if not layout.ENTRY_HEAD_OCTETS <= length == len(entry) or crc != layout.shared_commit_crc(entry, generation):
             break
-        decision = decode_decision(entry, plan_at, connection, channel, applied=applied == 1)
+        decision = decode_decision(entry, (layout.ENTRY_HEAD_OCTETS, plan_at), connection, channel,
+                                   Marks(marks & 0xFF == 1, marks >> 8))  # fmt: skip
         if decision is None:
             break
         found.decisions.append(decision)

@@ -66,7 +66,8 @@ def finish_commits(vhost: "VHost", start: Start) -> None:
         return
     # The former broker may have died before its sync.  What it wrote must not go any more once its logs are removed.
     start.sync()
-    decided = [one for one in _load(paths, start) if start.suspect or not one[1].applied]
+    decided = [(path, decision if start.suspect else _without_stored(decision))
+               for path, decision in _load(paths, start) if start.suspect or not decision.applied]
     again = _Finish(vhost, decided, start).run()
     start.sync()
     commit_log.discard(paths, start.disk)
@@ -100,6 +101,12 @@ def _load(paths: list[str], start: Start) -> "list[tuple[str, Decision]]":
     for path, decision in decided:
         _check_messages(path, decision)
     return decided
+
+
+def _without_stored(decision: "Decision") -> "Decision":
+    """A decision without the messages that the former broker has noted as stored: they may be gone since."""
+    end = decision.first + decision.stored
+    return decision._replace(messages=[one for one in decision.messages if one[0].publish_seq >= end])
 
 
 def _check_messages(path: str, decision: "Decision") -> None:
