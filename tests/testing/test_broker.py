@@ -13,6 +13,7 @@ import pytest
 from tests.broker import SECONDS, environment
 from tests.testing.conftest import connect
 
+from brokerd.errors import BrokerError
 from brokerd.testing import Broker, BrokerFailed
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
@@ -209,10 +210,19 @@ def test_vhosts_are_apart_and_their_connections_end_with_them(shared):
 
 
 def test_vhosts_that_are_there_or_not_there_are_told(shared):
-    with pytest.raises(BrokerFailed, match="vhost '/' is there already"):
-        shared.make_vhost("/")
-    with pytest.raises(BrokerFailed, match="no vhost 'none'"):
-        shared.delete_vhost("none")
+    for verb, name, text in ((shared.make_vhost, "/", "vhost '/' is there already"),
+                             (shared.delete_vhost, "none", "there is no vhost 'none'")):
+        with pytest.raises(BrokerError) as told:
+            verb(name)
+        assert (type(told.value), str(told.value)) == (BrokerError, text)
+
+
+@pytest.mark.parametrize(("name", "error"), [(3, TypeError), ("", ValueError), ("x" * 256, ValueError),
+                                             ("\ud800", ValueError)])
+def test_no_vhost_has_a_name_that_no_url_has(shared, name, error):
+    with pytest.raises(error, match="the name of a vhost must be"):
+        shared.make_vhost(name)
+    assert shared.vhost == "/"
 
 
 # --- what may happen
@@ -299,10 +309,17 @@ def test_a_power_cut_without_syncs_is_refused_and_changes_nothing():
     with Broker() as broker:
         publish(broker, "q", b"x")
         pid = broker.pid
-        with pytest.raises(BrokerFailed, match=r"needs Broker\(sync=True\)"):
+        with pytest.raises(BrokerError) as told:
             broker.power_cut()
+        assert type(told.value) is BrokerError
+        assert str(told.value) == "power_cut() needs Broker(sync=True): without syncs everything would be gone"
         assert broker.pid == pid
         assert bodies(broker, "q") == [b"x"]
+
+
+def test_the_seed_of_a_power_cut_is_a_whole_number(shared):
+    with pytest.raises(TypeError, match="seed must be a whole number, not 'x'"):
+        shared.power_cut(seed="x")
 
 
 def test_while_the_disk_is_full_publishers_are_blocked_and_no_file_grows(shared, channel):
@@ -316,7 +333,7 @@ def test_while_the_disk_is_full_publishers_are_blocked_and_no_file_grows(shared,
         while not told:
             connection.process_data_events(time_limit=1)
         assert "disk" in told[0]
-        with pytest.raises(BrokerFailed, match="No space left on device"):
+        with pytest.raises(BrokerError, match="No space left on device"):
             shared.make_vhost("new")
     while len(told) < 2:
         connection.process_data_events(time_limit=1)
@@ -353,6 +370,14 @@ def test_the_clock_goes_forward_only(shared):
         shared.clock.advance()
     with pytest.raises(ValueError, match="no further than the year 2200"):
         shared.clock.advance(days=365 * 200)
+    for beyond in ({"days": 10**9}, {"days": -10**9}, {"seconds": 10**400}, {"hours": float("inf")}):
+        with pytest.raises(ValueError, match="forward only, and no further than the year 2200"):
+            shared.clock.advance(**beyond)
+    with pytest.raises(ValueError, match="by a number, not by nan"):
+        shared.clock.advance(hours=1, seconds=float("nan"))
+    with pytest.raises(TypeError):
+        shared.clock.advance(seconds="1")
+    assert (shared.clock.now() - before).total_seconds() < 3600
     shared.clock.advance(hours=1)
     assert (shared.clock.now() - before).total_seconds() >= 3600
 

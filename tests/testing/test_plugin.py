@@ -104,6 +104,33 @@ def test_three(amqp_url):
     assert "1 failed, 2 passed" in output, output
 
 
+@pytest.mark.parametrize("disturb", ["disk_full", "outage"])
+def test_what_a_test_leaves_behind_ends_before_the_next_though_it_asked_for_the_broker_alone(tmp_path, disturb):
+    (tmp_path / "test_it.py").write_text(f"""
+import pika
+
+left = []
+
+def leave_behind(broker):
+    left.append(broker.{disturb}())
+    left[-1].__enter__()
+
+def test_one(amqp_broker):
+    leave_behind(amqp_broker)
+
+def test_two(amqp_broker):
+    amqp_broker.make_vhost()
+    leave_behind(amqp_broker)
+
+def test_three(amqp_url):
+    with pika.BlockingConnection(pika.URLParameters(amqp_url)) as connection:
+        connection.channel().queue_declare("q", durable=True)
+""")
+    status, output = run(tmp_path, "-p", "no:unraisableexception")
+    assert status == 0, output
+    assert "3 passed" in output
+
+
 PREPARED = """
 from brokerd.testing import keeper_process
 

@@ -34,7 +34,7 @@ ErrorType = type[BaseException] | None
 
 
 class BrokerFailed(BrokerError):
-    """A broker for tests could not start, or could not do what it was told; the text says why."""
+    """A broker for tests could not start, has ended, or does not run; the text says why."""
 
 
 class Broker:
@@ -43,7 +43,8 @@ class Broker:
         with Broker() as broker:                    # or: async with Broker() as broker
             connect(broker.url())
 
-    Raises BrokerFailed if the broker cannot do something, TypeError and ValueError for impossible options.
+    Raises BrokerFailed where the broker does not run, BrokerError if it refuses what a verb asks for, TypeError and
+    ValueError for impossible values.
     """
 
     def __init__(self, *, sync: bool = False, order_journal: bool = True, **options: Any) -> None:
@@ -165,6 +166,7 @@ class Broker:
         with self._lock:
             self._made += 1
             name = f"test-{os.getpid()}-{self._made}" if name is None else name
+        _check_vhost(name)
         self.ask("make_vhost", name=name)
         self._vhosts.append(name)
         return name
@@ -197,6 +199,8 @@ class Broker:
 
         ``seed``: each page that was not synced is there or not, as chance has it: what one seed finds, it finds each
         time."""
+        if seed is not None and not isinstance(seed, int):
+            raise TypeError(f"seed must be a whole number, not {seed!r}")
         self.ask("power_cut", seed=seed)
 
     def disk_full(self) -> "DiskFull":
@@ -224,7 +228,9 @@ class Broker:
     # --- the keeper
 
     def ask(self, verb: str, **fields: Any) -> dict[str, Any]:
-        """Have the keeper or the broker do something (``keeper`` and ``server`` have the verbs)."""
+        """Have the keeper or the broker do something (``keeper`` and ``server`` have the verbs).
+
+        Raises BrokerError if the broker refuses, and BrokerFailed if it does not run or has ended."""
         with self._lock:
             keeper = self._keeper
             if keeper is None:
@@ -247,7 +253,7 @@ class Broker:
             raise self._failed(f"{what.get('verb', 'start')}: the broker's keeper is gone", with_log=True) from error
 
     def _hear(self, keeper: keeper_process.KeeperProcess) -> dict[str, Any]:
-        """The answer to what was asked last.  Raises BrokerFailed."""
+        """The answer to what was asked last.  Raises BrokerFailed, or BrokerError for a refusal."""
         while True:
             while b"\n" not in self._buffer:
                 self._buffer += self._receive(keeper.socket)
@@ -258,6 +264,8 @@ class Broker:
         if "error" in answer:
             if "pid" in answer:
                 self._facts = answer
+            if answer.get("refused", False):
+                raise BrokerError(answer["error"])
             raise self._failed(answer["error"], with_log=answer.get("log", False))
         return answer
 
@@ -311,7 +319,12 @@ class Clock:
         """Set the clock forward.  When this returns, all that was due on the way has happened, in its order.
 
         Raises ValueError for a time that is not above 0, because the clock never goes back, and for the year 2200."""
-        by = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds)
+        if any(each != each for each in (days, hours, minutes, seconds, milliseconds)):
+            raise ValueError("the clock goes forward by a number, not by nan")
+        try:
+            by = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds)
+        except OverflowError:
+            raise ValueError(f"the clock goes forward only, and no further than the year {LATEST.year}") from None
         if by <= timedelta():
             raise ValueError(f"the clock goes forward only, not by {by}")
         if by > LATEST - self.now():
@@ -322,6 +335,14 @@ class Clock:
     def now(self) -> datetime:
         """The broker's time, in UTC."""
         return datetime.now(UTC) + self._ahead
+
+
+def _check_vhost(name: str) -> None:
+    """Raises TypeError and ValueError for a name that no URL can have."""
+    if not isinstance(name, str):
+        raise TypeError(f"the name of a vhost must be a text, not {name!r}")
+    if not name.isprintable() or not 0 < len(name.encode(errors="replace")) < 256:
+        raise ValueError(f"the name of a vhost must be a printable text of 1 to 255 octets, not {name!r:.80}")
 
 
 def _check_options(options: dict[str, Any]) -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 
 NEEDED = "brokerd/amqp_broker_needed"  # in pytest's cache
+BROKER = pytest.StashKey["Broker"]()  # while the session has one
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -39,6 +40,14 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     keeper_process = sys.modules.get("brokerd.testing.keeper_process")
     if keeper_process is not None and keeper_process.discard() and not hasattr(session.config, "workerinput"):
         _remember(session.config, False)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """End the full disk or the outage that the test before has left behind, before the fixtures of this one."""
+    broker = item.config.stash.get(BROKER, None)
+    if broker is not None and "amqp_broker" in getattr(item, "fixturenames", ()):
+        broker.heal()
 
 
 def _only_distributes(config: pytest.Config) -> bool:
@@ -69,7 +78,11 @@ def amqp_broker(amqp_broker_options: dict[str, Any], pytestconfig: pytest.Config
 
     _remember(pytestconfig, True)
     with Broker(**amqp_broker_options) as broker:
-        yield broker
+        pytestconfig.stash[BROKER] = broker
+        try:
+            yield broker
+        finally:
+            del pytestconfig.stash[BROKER]
 
 
 @pytest.fixture

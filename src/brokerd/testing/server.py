@@ -4,7 +4,7 @@ The keeper writes one JSON object a line, and gets one answer for each::
 
     {"verb": "advance", "ns": 3600000000000}        {"ahead_ns": 3600000000000}
     {"verb": "make_vhost", "name": "test"}          {}
-    {"verb": "no such verb"}                        {"error": "..."}
+    {"verb": "no such verb"}                        {"error": "...", "refused": true}
 
 The first line, ``{"ready": true}``, comes unasked, when the broker listens.  When the keeper's end of the socket is
 closed, the keeper is dead: then this process removes the data and ends.
@@ -112,8 +112,8 @@ class TemporaryServer(Server):
             answer = verb(self, **command)
             if asyncio.iscoroutine(answer):
                 answer = await answer
-        except (BrokerError, OSError, KeyError) as error:
-            self._answer({"error": f"{type(error).__name__}: {error}"})
+        except (BrokerError, OSError) as error:
+            self._answer({"error": str(error), "refused": True})
         except BaseException as error:
             self._answer({"error": f"{type(error).__name__}: {error}"})
             raise  # The loop logs it.
