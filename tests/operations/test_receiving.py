@@ -1,5 +1,6 @@
 """Operations that receive messages of a real broker, and settle them by receipt."""
 
+import json
 import threading
 
 import pika
@@ -86,3 +87,13 @@ def test_a_receipt_that_is_named_twice_is_one_message(channel, peer):
     publish(channel, b"1")
     (row,) = receive(peer)
     assert ask(peer, "message ack", queue="q", receipts=f"{row['receipt']}, {row['receipt']}") == {"messages": 1}
+
+
+def test_a_trace_shows_what_is_received(broker, channel, peer):
+    ask(peer, "tracer start", name="t", pattern="deliver.q", format="json")
+    publish(channel, b"1")
+    (row,) = receive(peer)
+    assert ask(peer, "tracer stop", name="t") == {"messages": 1, "missed": 0}
+    (record,) = map(json.loads, (broker.directory / "traces" / "t.log").read_text().splitlines())
+    assert (record["queue"], record["user"], record["connection"]) == ("q", "", "")
+    assert ask(peer, "message ack", queue="q", receipts=row["receipt"]) == {"messages": 1}

@@ -55,6 +55,7 @@ class _Puller(plane.Connection):
     """Takes messages from one queue, as a client's channel would."""
 
     queue: "Queue"
+    peer = user = ""  # A trace shows them, as it does of a message that an operator publishes.
 
     def __init__(self, core: plane.Core, number: int, queue: "Queue") -> None:
         super().__init__(core)
