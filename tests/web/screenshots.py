@@ -21,7 +21,7 @@ PAGES = {  # name of the picture: page
     "queues": "queues", "streams": "streams", "stream": "streams/%2F/events", "exchanges": "exchanges",
     "exchange": "exchanges/%2F/shop", "connections": "connections", "channels": "channels", "policies": "policies",
     "shovels": "shovels", "federation": "federation", "users": "users", "vhosts": "vhosts", "changes": "changes",
-    "log": "log", "audits": "audits", "definitions": "definitions",
+    "log": "log", "audits": "audits", "traces": "traces", "definitions": "definitions",
 }  # fmt: skip
 
 
@@ -34,6 +34,8 @@ def fill(site):
         channel.queue_bind(queue, "shop", key)
     channel.queue_declare("events", durable=True, arguments={"x-queue-type": "stream", "x-max-age": "7D"})
     channel.queue_bind("events", "shop", "#")
+    http.do("tracer", "start", name="invoices", pattern="deliver.invoices", format="json")
+    http.do("tracer", "start", name="shop", pattern="publish.shop")
     for number in range(40):
         body = json.dumps({"order": number, "customer": f"c{number % 7}"}).encode()
         channel.basic_publish("shop", "order.paid" if number % 3 else "order.new", body,
@@ -43,6 +45,8 @@ def fill(site):
     channel.basic_consume("events", lambda *_: None, consumer_tag="statistics",
                           arguments={"x-stream-offset": "first", "x-stream-reader": "statistics"})
     channel.connection.process_data_events(0.5)
+    channel.basic_get("invoices")
+    http.do("tracer", "stop", name="invoices")
     http.do("policy", "set", name="short", pattern="^mails", definition={"max-length": 10000}, apply_to="queues")
     http.do("vhost", "add", vhost="staging")
     for user, tag in (("ann", "monitoring"), ("bob", "policymaker")):
