@@ -1,6 +1,7 @@
 """Topic patterns: against a naive matcher, RabbitMQ's corners, and what lookups may cost."""
 
 import random
+import tracemalloc
 
 import pytest
 from hypothesis import given, settings
@@ -214,3 +215,18 @@ def test_a_place_that_many_keys_lead_to_is_asked_for_its_destinations_once():
         patch.setattr(topic, "_bound_at", lambda places: asked.extend(places) or list(ends))
         assert list(exchange.destinations_of_keys([str(number) for number in range(100)], Properties)) == ends
     assert len(asked) == 1
+
+
+def test_each_word_of_a_pattern_takes_no_more_memory_than_the_page_of_limits_says():
+    exchange, (end,) = TopicExchange("x"), queues(1)
+    long = [".".join([f"{number}", *"a" * 117, "*"]) for number in range(200)]
+    short = [f"{number}.*" for number in range(200, 400)]
+    taken = []
+    for patterns in (short, long):
+        tracemalloc.start()
+        before = tracemalloc.get_traced_memory()[0]
+        for pattern in patterns:
+            exchange.bind(end, pattern)
+        taken.append((tracemalloc.get_traced_memory()[0] - before) / len(patterns))
+        tracemalloc.stop()
+    assert taken[1] - taken[0] <= 117 * 0.3 * 1024

@@ -1,5 +1,6 @@
 """A start that fails: its reason is on standard error and in the log file, and the next start notices nothing."""
 
+import json
 import re
 import shutil
 import socket
@@ -70,8 +71,17 @@ def test_a_start_that_cannot_listen_leaves_no_mark_and_says_why_in_the_log_file(
     # What opened before the failure has its lines, too.
     assert (tmp_path / "log").read_text().splitlines()[-1].endswith(f" CRITICAL start failed: {reason}")
     assert not (broker.directory / "running").exists()
+    assert former or [entry.name for entry in broker.directory.iterdir()] == [".lock"]
     broker.start()
     assert "recovering" not in broker.log_text()
+
+
+def test_the_start_after_a_first_one_that_failed_makes_the_default_user_that_its_own_options_name(make_broker, tmp_path):
+    broker = make_broker("--default-user", "alice")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        failing(broker.directory, "-p", taken.getsockname()[1], log=tmp_path / "log")
+    broker.start()
+    assert [user["name"] for user in json.loads((broker.directory / "users.json").read_text())] == ["alice"]
 
 
 def test_a_start_that_fails_after_a_crash_lets_the_next_one_recover(make_broker, tmp_path):

@@ -66,8 +66,35 @@ def test_a_crash_before_recovery_had_ended_is_still_a_power_cut(path):
     assert start(path, boot="boot-2").left == CRASHED
 
 
+def test_a_first_start_that_failed_leaves_what_it_found_and_the_next_one_is_the_first(path):
+    os.makedirs(os.path.join(path, "lost+found"))
+    for _ in range(2):
+        failed = start(path)
+        assert failed.left == NEW
+        os.makedirs(os.path.join(path, "vhost", "queue"))
+        with open(os.path.join(path, "users.json"), "w") as file:
+            file.write("[]")
+        failed.give_up()
+        assert sorted(os.listdir(path)) == [".lock", "lost+found"]
+
+
+def test_a_first_start_that_had_a_client_keeps_what_it_has_made_though_it_failed(path):
+    failed = start(path)
+    failed.next_connection_number()
+    failed.give_up()
+    assert start(path).left == CLEAN
+
+
+def test_a_first_start_that_cannot_take_back_what_it_has_made_leaves_a_data_directory(path, monkeypatch):
+    failed = start(path)
+    monkeypatch.setattr("brokerd.store.data_dir.remove_all", lambda paths: None)
+    failed.give_up()
+    assert "schema_version" in os.listdir(path)
+    start(path).abandon()
+
+
 def test_a_start_that_failed_changes_nothing_for_the_next(path):
-    start(path).give_up()
+    start(path).close()
     clean = start(path)
     assert clean.left == CLEAN
     clean.give_up()

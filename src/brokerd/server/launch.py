@@ -165,6 +165,7 @@ class Server:
             await self._listen()
         except BaseException:
             self._close_ports()
+            self.node.data.note_failure()
             await self._stop()  # Close all that the node opened, as after any other run.
             raise
         sys.setswitchinterval(SWITCH_SECONDS)

@@ -28,6 +28,7 @@ from brokerd.store.format import (
     SCHEMA_FILE,
     SCHEMA_VERSION,
 )
+from brokerd.store.garbage import remove_all
 
 CONNECTION_BLOCK = 10_000       # Numbers reserved with one fsync.
 CONNECTION_NUMBERS_MAX = (1 << 32) - 1
@@ -57,13 +58,17 @@ class DataDir:
     it; OSError as the kernel gives it.
     """
 
-    __slots__ = ("_boot", "_disk", "_distrusted", "_lock", "_next", "_reserved", "identity", "left", "path")
+    __slots__ = (
+        "_boot", "_disk", "_distrusted", "_found", "_has_failed", "_lock", "_next", "_reserved", "identity", "left",
+        "path",
+    )  # fmt: skip
 
     def __init__(self, path: str, disk: Disk, *, boot: str | None = None) -> None:
         self.path = os.path.abspath(path)
         self._disk = disk
         self._boot = boot_id() if boot is None else boot
-        self._distrusted = False
+        self._distrusted = self._has_failed = False
+        self._found = frozenset[str]()  # what stood in the folder before its first start
         if not disk.exists(self.path):
             self._make()
         self._lock = self._take_lock()
@@ -137,10 +142,28 @@ class DataDir:
             self.sync()
             if self._distrusted:
                 return
+            if self._has_failed and self.left == NEW and self._next == 1:  # No client has been here.
+                self._take_back()
+                return
             self._disk.rename(self._file(RUNNING_FILE), self._file(RUNNING_FILE) + ".tmp")
             self._disk.sync_directory(self.path)
         finally:
             self.abandon()
+
+    def note_failure(self) -> None:
+        """The start has failed: if it was the first one, ``close`` removes what it has made."""
+        self._has_failed = True
+
+    def _take_back(self) -> None:
+        """Make the folder as empty as the first start found it, so that the next one is the first start: it makes the
+        default user that its own options name.  The lock's file stays, as another start may be asking for the lock."""
+        kept = self._found | {LOCK_FILE, SCHEMA_FILE}
+        # What a kill leaves is still a data directory.
+        for names in sorted(set(self._disk.names(self.path)) - kept, reverse=True), [SCHEMA_FILE]:
+            remove_all([self._file(name) for name in names])
+            if not set(self._disk.names(self.path)) <= kept:
+                return
+            self._disk.sync_directory(self.path)
 
     def give_up(self) -> None:
         """End a start that failed, so that the next one finds how the former broker ended, not that this one did.
@@ -150,6 +173,7 @@ class DataDir:
         if self.left not in (NEW, CLEAN):
             self.abandon()
             return
+        self.note_failure()
         try:
             self.close()
         except OSError:
@@ -204,7 +228,8 @@ class DataDir:
         except FileNotFoundError:
             # A first start that was cut short may have left the temporary file; a mounted disk has lost+found.
             known = {"lost+found", "schema_version.tmp"}
-            strangers = [n for n in self._disk.names(self.path) if not n.startswith(".") and n not in known]
+            self._found = frozenset(self._disk.names(self.path))
+            strangers = [n for n in self._found if not n.startswith(".") and n not in known]
             if strangers:
                 raise StoreError(f"{self.path} has no schema_version but other files ({sorted(strangers)[0]}): it is "
                                  "no data directory; name an empty one") from None
