@@ -76,7 +76,7 @@ def test_a_start_that_cannot_listen_leaves_no_mark_and_says_why_in_the_log_file(
     assert "recovering" not in broker.log_text()
 
 
-def test_the_start_after_a_first_one_that_failed_makes_the_default_user_that_its_own_options_name(make_broker, tmp_path):
+def test_after_a_first_start_that_failed_the_next_makes_the_default_user_of_its_own_options(make_broker, tmp_path):
     broker = make_broker("--default-user", "alice")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         failing(broker.directory, "-p", taken.getsockname()[1], log=tmp_path / "log")
