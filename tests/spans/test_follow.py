@@ -136,7 +136,7 @@ def test_a_body_that_is_larger_than_a_piece_is_passed_over_and_counted(broker, c
     assert looked.limit.missed == 1
 
 
-def test_a_segment_that_was_compacted_is_read_again_and_no_message_told_twice(broker, channel):
+def test_a_segment_of_another_generation_is_read_again_and_no_message_told_twice(broker, channel):
     looked = Looked(broker)
     channel.queue_declare("q", durable=True, arguments=JOURNAL)
     for number in range(1, 4):
@@ -150,3 +150,47 @@ def test_a_segment_that_was_compacted_is_read_again_and_no_message_told_twice(br
     channel.basic_get("q", auto_ack=True)
     channel.queue_declare("q", passive=True)
     assert looked.look() == [("deliver q", 1), ("settle q", 1)]
+
+
+COMPACTED_SOON = """
+from brokerd.server import launch
+from brokerd.upkeep import upkeep
+
+launch.TICK_SECONDS, upkeep.COMPACT_EVERY_TICKS = 0.02, 1
+"""
+
+
+def generation(path):
+    """How often a segment was compacted."""
+    return int.from_bytes(path.read_bytes()[32:36], "little")
+
+
+def test_what_a_compaction_between_two_looks_left_in_a_segment_is_told_once(make_broker):
+    broker = make_broker("--segment-octets", str(1 << 20), first=COMPACTED_SOON)
+    broker.start()
+    looked = Looked(broker)
+    channel = connect(broker).channel()
+    channel.confirm_delivery()
+    channel.queue_declare("q", durable=True, arguments=JOURNAL | {"x-order-journal-retention-bytes": 1})
+    for number in range(1, 5):
+        channel.basic_publish("", "q", bytes(50_000), properties(number))
+    assert looked.look() == [("publish q", number) for number in range(1, 5)]
+    for number in range(5, 31):  # More than a segment takes.
+        channel.basic_publish("", "q", bytes(50_000), properties(number))
+    [first, _] = sorted(broker.directory.glob("*/*/msgs.*"))
+    tags = {number: channel.basic_get("q")[0].delivery_tag for number in range(1, 26)}
+    for number in tags.keys() - {3, 11}:
+        channel.basic_ack(tags[number])
+    channel.queue_declare("q", passive=True)
+    eventually(lambda: generation(first) == 1)
+    assert first.stat().st_size < 300_000
+    found = looked.look()
+    assert [trace for name, trace in found if name == "publish q"] == [11, *range(21, 31)]  # What the files still have.
+    assert [trace for name, trace in found if name == "deliver q"] == [1, 2, 3, 4, 11, *range(21, 26)]
+    assert [trace for name, trace in found if name == "settle q"] == [1, 2, 4, *range(21, 26)]
+    for number in (3, 11):
+        channel.basic_ack(tags[number])
+    channel.queue_declare("q", passive=True)
+    assert looked.look() == [("settle q", 3), ("settle q", 11)]
+    assert looked.look() == []
+    close_all()
