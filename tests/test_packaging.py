@@ -180,3 +180,33 @@ def test_the_build_of_an_image_sees_every_file_of_the_project_and_none_that_was_
     unseen = set(files("--others", "--ignored", "--exclude-from", str(ignored), "src"))
     assert [name for name in built if name not in unseen and ".egg-info" not in name] == []
     assert {".git", ".venv"} <= set(patterns)
+
+
+def instructions():
+    """Those of the Containerfile, each as a line."""
+    text = (ROOT / "Containerfile").read_text().replace("\\\n", " ")
+    return [line for line in text.splitlines() if line and not line.startswith("#")]
+
+
+def test_the_image_has_extras_that_the_project_defines():
+    [extras] = [line.removeprefix("ARG EXTRAS=") for line in instructions() if line.startswith("ARG EXTRAS=")]
+    assert set(extras.split(",")) < PROJECT["project"]["optional-dependencies"].keys()
+
+
+def test_the_user_of_the_image_has_a_number_which_kubernetes_can_tell_from_root():
+    [user] = [line.split()[1] for line in instructions() if line.startswith("USER ")]
+    number, group = map(int, user.split(":"))
+    made = next(line for line in instructions() if "useradd" in line)
+    assert f"groupadd --gid {group} " in made
+    assert f"useradd --uid {number} " in made
+    assert number
+
+
+def test_the_composed_broker_has_the_health_check_of_the_image():
+    """An image in podman's own format has none."""
+    [check] = [line for line in instructions() if line.startswith("HEALTHCHECK ")]
+    options, command = check.split(" CMD ")
+    composed = (ROOT / "config" / "compose.yaml").read_text()
+    assert f"healthcheck: {{test: [CMD, {', '.join(json.loads(command))}], " in composed
+    for name, value in re.findall(r"--([a-z-]+)=(\w+)", options):
+        assert f"{name.replace('-', '_')}: {value}" in composed
