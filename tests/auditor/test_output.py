@@ -31,3 +31,12 @@ def test_what_did_not_hold_is_printed_before_the_line_about_all(capsys):
     assert lines[1].startswith("violated       fifo                  /: two 5 of ")
     assert lines[2].startswith("violated: 28 held, 1 violated, 1 undecidable; 2 queues, 260 segments, ")
     assert where({"vhost": "/", "queue": "\u202eq"}) == "/: \\u202eq"
+
+
+def test_queues_without_a_hash_chain_are_counted_behind_the_verdict_and_have_no_line_among_the_faults(capsys):
+    document, _ = samples.summary(["one", "two"])
+    document["audits"] += [samples.audit_row(name, "chain") | {"verdict": "covers nothing"} for name in ("one", "two")]
+    show(document)
+    line, = capsys.readouterr().out.splitlines()
+    assert line.startswith("held: ")
+    assert line.endswith(" events, 2 queues without a hash chain")

@@ -4,7 +4,7 @@ import pytest
 from tests.operations.stand_in import Place, work
 
 from brokerd.operations import OperationError, table
-from brokerd.operations.group import Changed, GroupBrowsed, GroupRow, GroupsListed
+from brokerd.operations.group import Changed, GroupBrowsed, GroupRow, GroupsListed, explain
 from brokerd.operations.rows import LOCAL
 
 
@@ -76,7 +76,9 @@ def test_a_group_is_paused_resumed_parked_released_skipped_and_purged(place):
     assert ask(place, "group resume", group="red")["changed"]
     parked = ask(place, "group park", group="red")
     assert (parked["seq"], parked["messages"]) == (1, 3)
-    assert ask(place, "group show", group="red")["why"].endswith("'group release' lets it go on.")
+    assert ask(place, "group show", group="red")["why"] == (
+        "An operator parked it, or the message that was its first then had failed too often; 'group release' lets it "
+        "go on.")
     assert ask(place, "group skip", group="red")["seq"] == 1
     assert ask(place, "group release", group="red")["changed"]
     assert ask(place, "group purge", group="red")["messages"] == 2
@@ -84,6 +86,30 @@ def test_a_group_is_paused_resumed_parked_released_skipped_and_purged(place):
         ask(place, "group show", group="red")
     assert caught.value.code == 404
     assert ask(place, "group show", group="green")["ready"] == 1
+
+
+def test_a_group_that_its_delivery_limit_has_parked_says_so_until_that_message_is_skipped(tmp_path):
+    place = Place(tmp_path / "data")
+    place.queue(message_group="exclusive", message_group_header="routing-key", delivery_limit=1,
+                delivery_limit_action="park-group")
+    place.vhost.bind(place.vhost.exchanges["amq.direct"], place.vhost.queues["q"], "red", {})
+    send(place, "red", "red")
+    place.consume()
+    place.settle(1, requeue=True)
+    place.settle(2, requeue=True)
+    assert ask(place, "group show", group="red")["why"] == (
+        "Its first message failed 2 times, more often than the delivery limit allows; 'group release' lets it go on.")
+    assert ask(place, "group skip", group="red")["seq"] == 1
+    assert ask(place, "group show", group="red")["why"].startswith("An operator parked it, or the message that was")
+
+
+@pytest.mark.parametrize(("failed", "why"), [
+    (1, "its first message, which failed 1 time, was beyond an earlier delivery limit"),
+    (3, "its first message, which failed 3 times, was beyond an earlier delivery limit"),
+])
+def test_a_parked_group_whose_first_message_has_failed_within_the_limit_does_not_say_who_parked_it(failed, why):
+    found = {"states": ["parked"], "owner": None, "unacked": 0, "failed": failed, "at_limit": False}
+    assert explain(None, found, 0) == f"An operator parked it, or {why}; 'group release' lets it go on."
 
 
 def test_what_cannot_be_done_says_why(place):

@@ -67,21 +67,22 @@ def _comparable(row: dict[str, Any], what: str) -> Any:
 
 
 def show(document: dict[str, Any]) -> None:
-    """Print the verdicts that are not held, and a line about all."""
+    """Print the verdicts that are not held, and a line about all.  Its end says how many queues have no hash chain, as
+    most have none at first: a line of its own looked like a fault."""
     counts = dict.fromkeys(SEVERITY, 0)
     for row in document["audits"]:
         counts[row["verdict"]] += 1
-        if row["verdict"] != HELD:
+        if row["verdict"] not in (HELD, UNCOVERED):
             found = f" {row['found']} of {row['checked']}" if row["found"] else ""
             line = f"{row['verdict']:<14} {row['audit']:<21} {where(row)}{found}  {row.get('reason') or ''}"
             click.echo(line.rstrip())
     inputs = document["inputs"]
     verdict = KEPT_WITH_EFFECTS if document["verdict"] == EFFECTS else document["verdict"]
     effects = f", {counts[EFFECTS]} with effects of use" if counts[EFFECTS] else ""
-    uncovered = f", {counts[UNCOVERED]} covering nothing" if counts[UNCOVERED] else ""
+    uncovered = f", {many(counts[UNCOVERED], 'queue')} without a hash chain" if counts[UNCOVERED] else ""
+    read = ", ".join([many(inputs[f"{thing}s"], thing) for thing in ("queue", "segment", "message", "event")])
     click.echo(f"{verdict}: {counts[HELD]} held, {counts[VIOLATED]} violated, {counts[UNDECIDABLE]} undecidable"
-               f"{effects}{uncovered}; " + ", ".join(
-                   [many(inputs[f"{thing}s"], thing) for thing in ("queue", "segment", "message", "event")]))
+               f"{effects}; {read}{uncovered}")
 
 
 def where(row: dict[str, Any]) -> str:

@@ -121,7 +121,7 @@ def explain(queue: "Queue", found: dict[str, Any], now_ns: int) -> str:
     state, owner, out = state_of(found), found["owner"], found["unacked"]
     messages = "1 message is" if out == 1 else f"{out} messages are"
     if state == "parked":
-        return "An operator parked it, or its first message failed too often; 'group release' lets it go on."
+        return f"{_why_parked(found)}; 'group release' lets it go on."
     if state == "paused":
         return "An operator paused it; 'group resume' lets it go on."
     if state == "retrying":
@@ -140,6 +140,16 @@ def explain(queue: "Queue", found: dict[str, Any], now_ns: int) -> str:
     if owner is not None:
         return f"Its consumer {_named(owner)} has no credit: {owner.unacked} of its deliveries are unsettled."
     return "No consumer has credit: each holds as many unsettled deliveries as its prefetch allows."
+
+
+def _why_parked(found: dict[str, Any]) -> str:
+    """What is certain: a group stays parked if the limit is raised, or the message that failed is skipped."""
+    failed = f"failed {found['failed']} time{'s' * (found['failed'] != 1)}"
+    if found["at_limit"]:
+        return f"Its first message {failed}, more often than the delivery limit allows"
+    if found["failed"]:
+        return f"An operator parked it, or its first message, which {failed}, was beyond an earlier delivery limit"
+    return "An operator parked it, or the message that was its first then had failed too often"
 
 
 def _named(consumer: Any) -> str:

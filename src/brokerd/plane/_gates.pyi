@@ -147,7 +147,8 @@ class Groups(Gate):
 
         key: bytes; waiting, unacked: messages; token: of its owner; states: of "paused", "parked", "retrying"; owner: the
         Consumer, or None; first_seq, first_ts, failed: number, time (ns) and failed deliveries of the first message that
-        waits; until: ns, of a group that is retrying; turn: whether a consumer with credit would get a message."""
+        waits; at_limit: it has failed so often that the queue's delivery limit stops the group; until: ns, of a group that is retrying;
+        turn: whether a consumer with credit would get a message."""
     def find(self, key: bytes) -> dict[str, Any] | None:
         """One group, as groups() shows it."""
     def pause(self, key: bytes) -> None:

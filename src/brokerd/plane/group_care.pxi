@@ -14,7 +14,7 @@ cdef dict describe_group(groups_t *gs, uint32_t number):
         "key": (<const char *>key_of_group(g))[:g.key_n], "waiting": g.waiting, "unacked": g.inflight, "token": g.token,
         "states": [name for name, bit in GROUP_STATES.items() if g.state & bit],
         "owner": None, "first_seq": 0, "first_ts": 0, "failed": 0, "until": g.until if g.state & GROUP_RETRYING else 0,
-        "turn": g.in_turns > IDLE_TURNS + 1,
+        "turn": g.in_turns > IDLE_TURNS + 1, "at_limit": False,
     }
     if g.owner and gs.owners[g.owner].c != NULL:
         found["owner"] = <Consumer>gs.owners[g.owner].c.owner
@@ -23,6 +23,7 @@ cdef dict describe_group(groups_t *gs, uint32_t number):
         found["first_seq"] = t.seq
         found["first_ts"] = <int64_t>le64(t.seg.map + t.position + R_TS)
         found["failed"] = t.count
+        found["at_limit"] = gs.gate.queue != NULL and gs.gate.queue.rules != NULL and is_at_stop(gs.gate.queue.rules, &t)
     return found
 
 
