@@ -1,8 +1,14 @@
 """What an operator does to a group: pause, resume, park, release, skip, purge; and what a restart remembers of it."""
 
+from pathlib import Path
+
 import pytest
 from tests.plane.harness import Bench, ack, consume, nack
-from tests.plane.test_groups import grouped, received, send, words
+from tests.plane.test_groups import NAMES, grouped, properties, received, send, words
+from tests.plane.test_retry import ALL, START
+
+from brokerd import plane
+from brokerd.store import format as layout
 
 
 @pytest.fixture
@@ -293,3 +299,127 @@ def test_how_long_messages_waited_is_right_though_nobody_asks_between_their_chan
     connection.feed(ack(2, 2))          # none.
     bench.at(3000)
     assert queue.gate.waited_ns == (500 + 2 * 200 + 300) * 1_000_000
+
+
+# --- put_back()
+
+
+def put(bench, queue, body, *, redriven, group=True, place=1, aside=False):
+    """A message of the group r, or of none, that stood there; its number now."""
+    table = {b"x-group-seq": place} | ({b"group-id": b"r"} if group else {})
+    bench.core.put((queue,), b"", b"q", properties(table), body, redriven=redriven)
+    seq = queue.next_seq - 1
+    assert not aside or queue.set_aside(seq)
+    return seq
+
+
+def told_of(queue):
+    """(seq, type) of the events in the queue's journal that tell of groups."""
+    octets = (Path(queue.directory) / layout.journal_name(1)).read_bytes()
+    events = [octets[at:at + 32] for at in range(64, len(octets) - 31, 32)]
+    return [(int.from_bytes(event[:8], "little"), event[26]) for event in events
+            if event[26] in (layout.REDRIVEN_EVENT, layout.GROUP_PARKED_EVENT)]
+
+
+@pytest.mark.parametrize(("redriven", "aside", "group", "max_priority"), [
+    (True, True, True, 0), (True, False, True, 0), (False, True, True, 0), (True, True, False, 0),
+    (True, True, False, 1), (False, False, True, 1),
+])
+def test_only_a_redriven_message_that_was_aside_is_told_to_be_in_its_group_again(bench, redriven, aside, group,
+                                                                                 max_priority):
+    queue = grouped(bench, max_priority=max_priority)
+    queue.set_journal(True)
+    seq = put(bench, queue, b"x", redriven=redriven, aside=aside, group=group)
+    assert queue.gate.put_back(seq)
+    queue.check()
+    bench.turns()
+    expected = [(seq, layout.REDRIVEN_EVENT)] if redriven and aside and group else []
+    assert told_of(queue) == expected
+
+
+def test_a_ready_message_without_a_group_that_is_put_back_is_ready(bench, connection):
+    queue = grouped(bench)
+    seq = put(bench, queue, b"x", redriven=True, group=False)
+    assert queue.gate.put_back(seq)
+    queue.check()
+    assert (queue.ready, queue.aside) == (1, 0)
+    consume(connection.channels[2], queue)
+    assert received(bench, connection) == [(1, "x")]
+
+
+def test_a_message_that_failed_since_the_start_does_not_die_of_a_limit_that_was_lowered_when_it_is_put_back(bench):
+    connection, queue = bench.connection(1, 2), bench.queue(delivery_limit=5, dead_letters=True)
+    send(connection, "r1")
+    for tag in (1, 2):
+        assert connection.channels[1].get(queue, False)
+        bench.turns()
+        connection.feed(nack(1, tag))
+    queue.set_rules(delivery_limit=2, dead_letters=True)
+    queue.gate = plane.Groups(sticky=False, by="header", names=NAMES)
+    assert queue.gate.put_back(1)
+    queue.check()
+    assert (queue.died, queue.gate.find(b"r")["waiting"], queue.gate.find(b"r")["failed"]) == ([], 1, 2)
+
+
+def test_a_message_that_is_put_back_after_a_start_waits_for_its_retry_over_further_starts(make_bench):
+    bench = make_bench()
+    bench.at(START)
+    connection, queue = bench.connection(1, 2), grouped(bench)
+    queue.gate.set_rule(causes=ALL, min_ms=100, max_ms=1000)
+    send(connection, "r1")
+    consume(connection.channels[2], queue)
+    assert words(received(bench, connection)) == "r1"
+    connection.feed(nack(2, 1))
+    for _ in range(3):
+        bench = make_bench()
+        bench.at(START + 10)
+        queue = grouped(bench, recovered=True)
+        queue.gate.set_rule(causes=ALL, min_ms=100, max_ms=1000)
+        assert queue.gate.put_back(1)
+        queue.check()
+        found = queue.gate.find(b"r")
+        assert (found["states"], found["until"]) == (["retrying"], (START + 100) * 1_000_000)
+    connection = bench.connection(1, 2)
+    consume(connection.channels[2], queue)
+    assert received(bench, connection) == []
+    bench.at(START + 100)
+    assert words(received(bench, connection)) == "r1"
+
+
+@pytest.mark.parametrize("another", [False, True])
+def test_all_earlier_messages_of_its_group_go_before_what_is_put_back_however_many_others_are_before_them(
+        make_bench, another):
+    bench = make_bench()
+    connection, queue = bench.connection(1, 2), grouped(bench)
+    send(connection, "g " * 200 + "r1 r2")
+    queue.remove(202)
+    again = [put(bench, queue, b"r2-again", redriven=True, place=202)]
+    if another:
+        bench.core.put((queue,), b"", b"q", properties({b"group-id": b"b", b"x-group-seq": 1}), b"b1", redriven=True)
+        again.append(queue.next_seq - 1)
+    bench = make_bench()
+    connection, queue = bench.connection(1, 2), grouped(bench, recovered=True)
+    queue.gate.pause(b"g")
+    for seq in again:
+        assert queue.gate.put_back(seq)
+    consume(connection.channels[2], queue)
+    got = received(bench, connection)
+    assert [word for _, word in got if word.startswith("r")] == ["r1"]
+    connection.feed(ack(2, next(tag for tag, word in got if word == "r1")))
+    assert words(received(bench, connection)) == "r2-again"
+    queue.check()
+
+
+def test_a_redriven_message_that_returns_takes_back_a_later_one_that_went_out_before_it(bench, connection):
+    queue = grouped(bench, sticky=True)
+    send(connection, "r1 r2")
+    consume(connection.channels[2], queue)
+    assert words(received(bench, connection)) == "r1 r2"
+    connection.feed(ack(2, 1))
+    assert queue.gate.put_back(put(bench, queue, b"r1-again", redriven=True, aside=True))
+    assert received(bench, connection) == [(3, "r1-again")]
+    connection.feed(nack(2, 3))
+    assert words(received(bench, connection)) == "r1-again r2"
+    connection.feed(ack(2, 2))
+    assert queue.gate.fenced == 1
+    queue.check()
