@@ -42,14 +42,22 @@ def test_percentiles_are_within_their_bucket():
     assert arrays.add_histograms(counts, counts[:3]).sum() == counts.sum() + counts[:3].sum()
 
 
-@given(st.sets(st.integers(1, 300)), st.integers(1, 300), st.integers(0, 200))
-def test_sets_of_numbers_come_back(some, base, size):
+FAR_APART = st.integers(1, 300) | st.integers(0, 3).map(lambda n: 1000 + n * (1 << 61))
+
+
+@given(st.sets(FAR_APART), FAR_APART, FAR_APART)
+def test_sets_of_numbers_come_back(some, base, end):
     numbers = arrays.numbers(np.array(sorted(some), np.int64))
-    present = np.zeros(size, bool)
-    arrays.mark(present, base, numbers)
-    assert (np.flatnonzero(present) + base).tolist() == sorted(n for n in some if base <= n < base + size)
-    assert [n for a, b in arrays.ranges_of(present, base) for n in range(a, b + 1)] == (
-        np.flatnonzero(present) + base).tolist()
+    starts, stops = arrays.ranges_within(numbers, base, end)
+    found = [n for a, b in zip(starts.tolist(), stops.tolist(), strict=True) for n in range(a, b)]
+    assert found == sorted(n for n in some if base <= n < end)
+    assert (starts[1:] > stops[:-1]).all()
+
+
+@given(st.sets(FAR_APART), st.lists(FAR_APART))
+def test_a_set_has_its_numbers_and_no_others(some, asked):
+    numbers = arrays.numbers(np.array(sorted(some), np.int64))
+    assert arrays.contains(numbers, np.array(asked, np.int64)).tolist() == [n in some for n in asked]
 
 
 def test_interleaved_numbers_take_a_bit_each():

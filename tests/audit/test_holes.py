@@ -1,12 +1,17 @@
 """Which absent numbers are holes, which are legal, and which nobody can tell."""
 
 import os
+import tracemalloc
+from itertools import pairwise
 
 import numpy as np
 import pytest
 import writer
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from tests.audit import plant
 
+from brokerd.audit.arrays import numbers
 from brokerd.audit.files import open_source
 from brokerd.audit.holes import holes
 from brokerd.audit.scan import scan
@@ -175,3 +180,44 @@ def test_numbers_far_apart_in_one_segment_are_judged_in_the_same_way(tmp_path):
     found = look(tmp_path, {0: [1, 2, far, far + 1]}, log=[line], slice_size=1000)
     assert found.missing == [(3, 99), (far - 99, far - 1)]
     assert found.found == 97 + 99
+
+
+def summaries_of(tmp_path, sets):
+    """A queue with a journal, and a summary for each of these sets of numbers, as one segment of a level each."""
+    root = writer.write_queue(tmp_path / "data", writer.simple_level(3), writer.Options())
+    source = open_source(root)
+    (queue,) = source.queues()
+    made = scan(source, queue.triples[0])
+    return queue, {0: [made._replace(numbers=numbers(np.array(sorted(some), np.int64)), base_seq=min(some))
+                       for some in sets]}
+
+
+FAR = st.integers(1, 60) | st.integers(0, 5).map(lambda n: 2000 + n * 700)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.sets(FAR, min_size=1), min_size=1, max_size=4), st.lists(st.tuples(FAR, FAR), max_size=4),
+       st.integers(2, 9))
+def test_what_is_missing_is_what_no_segment_and_no_line_of_retention_has(tmp_path_factory, sets, removed, slice_size):
+    queue, levels = summaries_of(tmp_path_factory.mktemp("queue"), sets)
+    queue = queue._replace(removed=[{"first_seq": a, "last_seq": b} for a, b in removed])
+    found = holes(queue, levels, slice_size=slice_size)
+    there = [n for some in sets for n in some]
+    wanted = set(range(min(there), max(there) + 1)) - set(there)
+    wanted -= {n for a, b in removed for n in range(a, b + 1)}
+    assert [n for a, b in found.missing for n in range(a, b + 1)] == sorted(wanted)
+    assert all(before[1] + 1 < after[0] for before, after in pairwise(found.missing))
+    assert found.twice == sorted(n for n in set(there) if there.count(n) > 1)
+    assert (found.found, found.checked) == (len(wanted) + len(found.twice), len(wanted | set(there)))
+
+
+@pytest.mark.parametrize("apart", [1 << 22, 1 << 55])
+def test_numbers_that_lie_far_apart_take_no_more_memory_than_others(tmp_path, apart):
+    """A damaged record may have any number."""
+    queue, levels = summaries_of(tmp_path, [{k, k + 2, k + apart, k + 2 * apart} for k in range(1, 900, 3)])
+    tracemalloc.start()
+    found = holes(queue, levels)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found.checked == 2 * apart + 898
+    assert peak < 1 << 20

@@ -100,12 +100,12 @@ def percentile(counts: np.ndarray, share: float) -> int:
 
 
 class Numbers(NamedTuple):
-    """A set of sequence numbers: ranges [start, stop), or bits from ``first`` on if ranges would take more octets."""
+    """A set of sequence numbers: ranges, or bits from ``first`` on if ranges would take more octets."""
 
     first: int
     last: int                   # first - 1: empty
     starts: np.ndarray
-    stops: np.ndarray
+    ends: np.ndarray            # of the ranges: the last number of each
     bits: bytes | None
 
 
@@ -120,32 +120,38 @@ def numbers(seq: np.ndarray) -> Numbers:
         present[seq - first] = True
         return Numbers(first, last, seq[:0], seq[:0], np.packbits(present).tobytes())
     starts, ends = np.append(0, cuts), np.append(cuts, seq.size) - 1
-    return Numbers(first, last, seq[starts], seq[ends] + 1, None)
+    return Numbers(first, last, seq[starts], seq[ends], None)
 
 
-def mark(present: np.ndarray, base: int, these: Numbers) -> None:
-    """Set the flags of the numbers ``these`` in ``present``; ``present[0]`` is the flag of the number ``base``."""
-    if these.last < base or these.first >= base + present.size or these.last < these.first:
-        return
+def ranges_within(these: Numbers, base: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+    """The ranges of the set between ``base`` and ``end``, as [start, stop)."""
+    low, high = max(these.first, base), min(these.last + 1, end)
+    if low >= high:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    if these.bits is None:
+        some = (these.starts < high) & (these.ends >= low)
+        return np.maximum(these.starts[some], low), np.minimum(these.ends[some], high - 1) + 1
+    edges = np.diff(flags_within(these, low, high).view(np.int8), prepend=0, append=0)
+    return np.flatnonzero(edges == 1) + low, np.flatnonzero(edges == -1) + low
+
+
+def flags_within(these: Numbers, low: int, high: int) -> np.ndarray:
+    """Which numbers from ``low`` up to ``high``, which lie between the first and the last one of the set, it has; it is
+    one of bits."""
+    skip = (low - these.first) // 8
+    octets = np.frombuffer(these.bits or b"", np.uint8, (high - these.first + 7) // 8 - skip, skip)
+    at = these.first + 8 * skip
+    return np.unpackbits(octets)[low - at:high - at].view(bool)
+
+
+def contains(these: Numbers, seq: np.ndarray) -> np.ndarray:
+    """Which of ``seq`` are in the set, as booleans."""
+    found = (seq >= these.first) & (seq <= these.last)
     if these.bits is not None:
-        bits = np.unpackbits(np.frombuffer(these.bits, np.uint8), count=these.last - these.first + 1).view(bool)
-        skip = max(base - these.first, 0)
-        bits = bits[skip:]
-        at = max(these.first - base, 0)
-        room = present[at:at + bits.size]
-        room |= bits[:room.size]
-        return
-    starts = np.clip(these.starts - base, 0, present.size)
-    stops = np.clip(these.stops - base, 0, present.size)
-    some = starts < stops
-    edges = np.zeros(present.size + 1, np.int32)
-    edges[starts[some]] += 1
-    np.subtract.at(edges, stops[some], 1)
-    present |= np.cumsum(edges[:-1]) > 0
-
-
-def ranges_of(flags: np.ndarray, base: int) -> list[tuple[int, int]]:
-    """The (first, last) number of each run of True in ``flags``; ``flags[0]`` is the flag of the number ``base``."""
-    edges = np.diff(np.concatenate(([0], flags.astype(np.int8), [0])))
-    return [(base + int(a), base + int(b) - 1)
-            for a, b in zip(np.flatnonzero(edges == 1), np.flatnonzero(edges == -1), strict=True)]
+        place = seq[found] - these.first
+        octets = np.frombuffer(these.bits, np.uint8)
+        found[found] = (octets[place >> 3] >> (7 - (place & 7)) & 1).astype(bool)
+    elif found.any():
+        place = np.searchsorted(these.starts, seq[found], "right") - 1
+        found[found] = seq[found] <= these.ends[place]
+    return found

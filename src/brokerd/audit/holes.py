@@ -9,23 +9,26 @@ A queue without an order journal removes settled segments without a trace, so th
 a hole.  A number from before a loss of power is also a doubt,
 because its message may never have been confirmed.  So is a number around a segment with a damaged header (``hidden``).
 
-Judges slices of sequence numbers one after the other, so that memory does not grow with the queue.  Skips numbers that
-are far from all segments, so that a damaged number does not cost time.
+Judges ranges of numbers, unless they are short: a piece between two neighbouring ends of ranges is all there or all
+absent, and has one reason.  So a damaged record, which may have any number, costs no more than another one.  Judges
+slices with about as many ends each, so that memory does not grow with the queue.
 """
 
-from collections.abc import Callable, Iterator
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from brokerd.audit.arrays import Numbers, mark, numbers, ranges_of
+from brokerd.audit.arrays import Numbers, contains, flags_within, numbers, ranges_within
 from brokerd.audit.files import FOREVER, QueueFiles
 from brokerd.audit.hidden import around_spoiled_headers
 from brokerd.audit.scan import Summary
 
-SLICE = 1 << 23
+SLICE = 1 << 21                 # ends of ranges that are judged at once
 RANGES_MAX = 10_000             # ranges that are reported
+DENSE = 4                       # numbers for each end of a range, up to which they are judged one by one
+_CHUNK = 1024                   # ends of ranges that fall into one slice together
 
 
 class Holes(NamedTuple):
@@ -51,100 +54,131 @@ def holes(queue: QueueFiles, levels: dict[int, list[Summary]], *, clipped: bool 
         first = min((s.numbers.first for s in there), default=0)
     elif there:
         first, last = _promised(queue.manifest or {}, first, last)
-    ranges = _Ranges(queue, levels, summaries)
+    reasons = _Reasons(queue, levels, summaries)
     count = checked = 0
     missing: list[tuple[int, int]] = []
     twice: list[int] = []
-    for base, end, is_empty in _areas(first, last + 1, [s.numbers for s in there] + ranges.sets, slice_size):
-        if is_empty:
-            absent, doubtful = ranges.without_reason(base, end - 1)
-            checked, count = checked + _total(absent) + doubtful, count + _total(absent)
-            _extend(missing, absent)
-            continue
-        present, more = np.zeros(end - base, bool), np.zeros(end - base, bool)
-        for s in there:
-            _mark_again(present, more, base, s.numbers)
-        count += int(np.count_nonzero(more))
-        twice += (np.flatnonzero(more)[:RANGES_MAX - len(twice)] + base).tolist()
-        flags = ~present
-        ranges.clear(flags, base)
-        checked += int(np.count_nonzero(present)) + int(np.count_nonzero(flags))
-        ranges.doubt(flags, base)
-        count += int(np.count_nonzero(flags))
-        if len(missing) < RANGES_MAX and flags.any():
-            _extend(missing, ranges_of(flags, base))
-    doubts = ranges.doubts()
+    sets = [s.numbers for s in there]
+    every = [*sets, *reasons.sets]
+    for base, end, ends in _slices(first, min(last + 1, FOREVER), every, slice_size):
+        pieces = _Singles(base, end) if end - base <= DENSE * ends else _Pieces(base, end, every)
+        present = pieces.cover(sets)
+        count += pieces.total(present > 1)
+        twice += pieces.numbers(present > 1, RANGES_MAX - len(twice))
+        absent = (present == 0) & (pieces.cover(reasons.legal) == 0)
+        checked += pieces.total(absent | (present > 0))
+        reasons.doubt(absent, pieces)
+        count += pieces.total(absent)
+        if len(missing) < RANGES_MAX:
+            _extend(missing, pieces.ranges(absent, RANGES_MAX))
+    doubts = reasons.doubts()
     if not count and any("records" in d.matters for d in (*queue.damage, *(d for s in summaries for d in s.damage))):
         doubts.append("records are missing or damaged")
     return Holes(count, checked, missing[:RANGES_MAX], doubts, twice)
 
 
-def segments_of(levels: dict[int, list[Summary]], seq: int) -> list[Summary]:
-    """The segments that hold this number."""
-    found = []
+def segments_of(levels: dict[int, list[Summary]], seq: list[int]) -> dict[int, list[Summary]]:
+    """The segments that hold each of these numbers, which rise."""
+    wanted, found = np.array(seq, np.int64), dict[int, list[Summary]]()
     for s in (s for level in levels.values() for s in level):
-        there = np.zeros(1, bool)
-        mark(there, seq, s.numbers)
-        if there[0]:
-            found.append(s)
+        for number in wanted[contains(s.numbers, wanted)].tolist():
+            found.setdefault(number, []).append(s)
     return found
 
 
-def _mark_again(present: np.ndarray, more: np.ndarray, base: int, these: Numbers) -> None:
-    """Set the flags of ``these`` in ``present``, and in ``more`` those that were set already."""
-    low, high = max(these.first - base, 0), min(these.last + 1 - base, present.size)
-    if low >= high:
-        return
-    own = np.zeros(high - low, bool)
-    mark(own, base + low, these)
-    more[low:high] |= present[low:high] & own
-    present[low:high] |= own
+class _Pieces:
+    """The numbers from ``base`` up to ``end``, cut where any of the sets begins or ends."""
+
+    def __init__(self, base: int, end: int, sets: list[Numbers]) -> None:
+        self.base, self.end = base, end
+        ends = [column for one in sets for column in ranges_within(one, base, end)]
+        self.points = np.unique(np.concatenate([*ends, np.array([base, end], np.int64)]))
+        self.sizes = np.diff(self.points).view(np.uint64)       # A piece may have more than 1 << 63.
+
+    def cover(self, sets: list[Numbers]) -> np.ndarray:
+        """How many of these sets have each piece."""
+        starts, stops = self._within(sets)
+        size = self.points.size
+        changes = np.bincount(np.searchsorted(self.points, starts), minlength=size)
+        changes -= np.bincount(np.searchsorted(self.points, stops), minlength=size)
+        return np.cumsum(changes[:-1])
+
+    def total(self, which: np.ndarray) -> int:
+        """How many numbers these pieces have."""
+        return int(self.sizes[which].sum())
+
+    def ranges(self, which: np.ndarray, at_most: int) -> list[tuple[int, int]]:
+        """The (first, last) number of each run of these pieces."""
+        edges = np.flatnonzero(np.diff(which, prepend=False, append=False)).reshape(-1, 2)[:at_most]
+        return [(start, stop - 1) for start, stop in self._numbers(edges).tolist()]
+
+    def numbers(self, which: np.ndarray, at_most: int) -> list[int]:
+        """The first numbers of these pieces."""
+        ranges = self.ranges(which, at_most)
+        return list(islice((number for first, last in ranges for number in range(first, last + 1)), at_most))
+
+    def _within(self, sets: list[Numbers]) -> list[np.ndarray]:
+        both = [ranges_within(one, self.base, self.end) for one in sets]
+        return [np.concatenate([np.zeros(0, np.int64), *(columns[k] for columns in both)]) for k in (0, 1)]
+
+    def _numbers(self, pieces: np.ndarray) -> np.ndarray:
+        return self.points[pieces]
 
 
-class _Ranges:
-    """Why a number may be missing: ranges of numbers, and sets of them."""
+class _Singles(_Pieces):
+    """The same where the sets begin and end so often that each number may as well be a piece."""
+
+    def __init__(self, base: int, end: int) -> None:
+        self.base, self.end = base, end
+
+    def cover(self, sets: list[Numbers]) -> np.ndarray:
+        count = np.zeros(self.end - self.base, np.int32)
+        starts, stops = self._within([one for one in sets if one.bits is None])
+        if starts.size:
+            changes = np.bincount(starts - self.base, minlength=count.size + 1)
+            changes -= np.bincount(stops - self.base, minlength=count.size + 1)
+            np.cumsum(changes[:-1], out=count)
+        for one in sets:
+            low, high = max(one.first, self.base), min(one.last + 1, self.end)
+            if one.bits is not None and low < high:
+                count[low - self.base:high - self.base] += flags_within(one, low, high)
+        return count
+
+    def total(self, which: np.ndarray) -> int:
+        return int(np.count_nonzero(which))
+
+    def _numbers(self, pieces: np.ndarray) -> np.ndarray:
+        return pieces + self.base
+
+
+class _Reasons:
+    """Why a number may be missing: sets of numbers."""
 
     def __init__(self, queue: QueueFiles, levels: dict[int, list[Summary]], summaries: list[Summary]) -> None:
         compacted = [s for s in summaries if s.generation and s.begun is not None]
-        self.legal = [(line["first_seq"], line["last_seq"]) for line in queue.removed] + _compactions(
-            levels, lambda s: s.begun is None)
-        self.explained = [s.explained for s in compacted]
-        self.unknown = _unknown(levels)
-        self.gappy = _compactions(levels, lambda s: s.begun is not None and not s.journal_is_whole)
-        self.cut_off = _cut_off(summaries, compacted)
-        self.lost = _lost([s for s in summaries if s.numbers.last >= s.numbers.first])
-        self.spoiled = around_spoiled_headers(levels)
-        self.gone = [(0, FOREVER)] if any(s.gone for s in summaries) else []
-        self._doubtful = dict.fromkeys(("unknown", "gappy", "cut_off", "lost", "spoiled", "gone"), 0)
+        removed = [(line["first_seq"], line["last_seq"]) for line in queue.removed]
+        unjournaled = _compactions(levels, lambda s: s.begun is None)
+        self.legal = [_set(removed + unjournaled), *(s.explained for s in compacted)]
+        gappy = _compactions(levels, lambda s: s.begun is not None and not s.journal_is_whole)
+        self._doubts = {
+            "unknown": _set(_unknown(levels)), "gappy": _set(gappy), "cut_off": _cut_off(summaries, compacted),
+            "lost": _set(_lost([s for s in summaries if s.numbers.last >= s.numbers.first])),
+            "spoiled": _set(around_spoiled_headers(levels)),
+            "gone": _set([(0, FOREVER)] if any(s.gone for s in summaries) else [])}
+        self._doubtful = dict.fromkeys(self._doubts, 0)
+        self._gone = any(s.gone for s in summaries)
 
     @property
     def sets(self) -> list[Numbers]:
-        """Those that are no ranges."""
-        return [*self.explained, self.cut_off]
+        """All of them."""
+        return [*self.legal, *self._doubts.values()]
 
-    def without_reason(self, first: int, last: int) -> tuple[list[tuple[int, int]], int]:
-        """What is left, for no known reason, of numbers that no segment has and no set; and how many are in doubt."""
-        absent, doubtful = _left([(first, last)], self.legal), 0
-        for name in self._doubtful:
-            why = getattr(self, name)
-            if not isinstance(why, Numbers):
-                left = _left(absent, why)
-                self._doubtful[name] += _total(absent) - _total(left)
-                doubtful += _total(absent) - _total(left)
-                absent = left
-        return absent, doubtful
-
-    def clear(self, absent: np.ndarray, base: int) -> None:
-        """Clear the flags of numbers that retention or compaction took."""
-        _clear(absent, base, self.legal)
-        for these in self.explained:
-            _clear_these(absent, base, these)
-
-    def doubt(self, absent: np.ndarray, base: int) -> None:
-        """Clear the flags of numbers that the files cannot decide, and count them."""
-        for name in self._doubtful:
-            why = getattr(self, name)
-            self._doubtful[name] += (_clear_these if isinstance(why, Numbers) else _clear)(absent, base, why)
+    def doubt(self, absent: np.ndarray, pieces: _Pieces) -> None:
+        """Clear the flags of pieces that the files cannot decide, and count their numbers."""
+        for name, why in self._doubts.items():
+            doubtful = absent & (pieces.cover([why]) > 0)
+            self._doubtful[name] += pieces.total(doubtful)
+            absent &= ~doubtful
 
     def doubts(self) -> list[str]:
         """The counts, in words."""
@@ -156,59 +190,45 @@ class _Ranges:
                  "spoiled": "numbers are absent around segments whose headers are damaged",
                  "gone": "numbers are absent while segments were removed"}
         said = [f"{count} {words[name]}" for name, count in self._doubtful.items() if count]
-        return said + (["segments were removed while they were read"] if self.gone else [])
+        return said + (["segments were removed while they were read"] if self._gone else [])
 
 
-def _areas(first: int, end: int, there: list[Numbers], slice_size: int) -> Iterator[tuple[int, int, bool]]:
-    """Cut the numbers from ``first`` up to ``end`` into (first, end, whether none of these is there).
-
-    Areas with numbers have at most ``slice_size``.  Others may be larger than memory: a damaged record may have any
-    number.
-    """
-    at = first
-    for start, stop in _runs(there, slice_size):
-        start, stop = max(start, at), min(stop, end)
-        if start >= stop:
-            continue
-        if at < start:
-            yield at, start, True
-        for at in range(start, stop, slice_size):
-            yield at, min(at + slice_size, stop), False
-        at = stop
-    if at < end:
-        yield at, end, True
-
-
-def _runs(there: list[Numbers], slice_size: int) -> list[tuple[int, int]]:
-    """(First, end) of areas in which there are numbers, in order.  Gaps smaller than a slice are part of them."""
-    runs: list[tuple[int, int]] = []
-    for these in there:
-        if these.bits is not None:
-            runs.append((these.first, these.last + 1))
-            continue
-        wide = np.flatnonzero(these.starts[1:] - these.stops[:-1] >= slice_size)
-        starts = np.append(these.starts[:1], these.starts[1:][wide])
-        stops = np.append(these.stops[:-1][wide], these.stops[-1:])
-        runs += zip(starts.tolist(), stops.tolist(), strict=True)
-    joined: list[tuple[int, int]] = []
-    for start, stop in sorted(runs):
-        if joined and start - joined[-1][1] < slice_size:
-            joined[-1] = (joined[-1][0], max(stop, joined[-1][1]))
+def _slices(first: int, end: int, sets: list[Numbers], size: int) -> Iterator[tuple[int, int, int]]:
+    """Cut the numbers from ``first`` up to ``end`` into slices in which ranges of the sets begin or end about ``size``
+    times: (first, end, how often at most)."""
+    chunk = min(_CHUNK, size)
+    places, weights = [np.array([first])], [np.array([1])]
+    for these in sets:
+        if these.bits is not None:          # A run of bits begins or ends at most at each of them.
+            places.append(these.first + chunk * np.arange((these.last - these.first) // chunk + 1))
+            weights.append(np.full(places[-1].size, chunk))
         else:
+            places.append(these.starts[::chunk])
+            weights.append(np.full(places[-1].size, 2 * min(chunk, these.starts.size)))
+    place, weight = np.concatenate(places), np.concatenate(weights)
+    inside = (place >= first) & (place < end)
+    place, weight = place[inside], weight[inside]
+    order = np.argsort(place, kind="stable")
+    place, total = place[order], np.cumsum(weight[order])
+    cuts = np.unique(place[1:][np.diff(total // size) > 0])
+    cuts = cuts[cuts > first]
+    upto = np.append(0, total)[np.searchsorted(place, np.append(cuts, end))].tolist()
+    borders = [first, *cuts.tolist(), end]
+    for start, stop, before, after in zip(borders, borders[1:], [0, *upto], upto, strict=False):
+        yield start, stop, after - before
+
+
+def _set(ranges: Iterable[tuple[int, int]]) -> Numbers:
+    """The set of the numbers in these ranges, whatever ends they have; both ends are part of a range."""
+    some = sorted((max(start, -FOREVER), min(stop, FOREVER)) for start, stop in ranges if start <= stop)
+    joined: list[tuple[int, int]] = []
+    for start, stop in some:
+        if joined and start <= joined[-1][1] + 1:
+            joined[-1] = (joined[-1][0], max(stop, joined[-1][1]))
+        elif start <= stop:
             joined.append((start, stop))
-    return joined
-
-
-def _left(ranges: list[tuple[int, int]], taken: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The ranges without the ranges ``taken``; both ends are part of a range."""
-    for low, high in taken:
-        ranges = [part for start, stop in ranges for part in ((start, min(stop, low - 1)), (max(start, high + 1), stop))
-                  if part[0] <= part[1]] if low <= high else ranges
-    return ranges
-
-
-def _total(ranges: list[tuple[int, int]]) -> int:
-    return sum(stop - start + 1 for start, stop in ranges)
+    starts, ends = np.array(joined, np.int64).reshape(-1, 2).T
+    return Numbers(joined[0][0], joined[-1][1], starts, ends, None) if joined else numbers(starts)
 
 
 def _extend(missing: list[tuple[int, int]], more: list[tuple[int, int]]) -> None:
@@ -226,29 +246,6 @@ def _promised(manifest: dict[str, Any], first: int, last: int) -> tuple[int, int
     if isinstance(following, int) and last + 1 < following < last + (1 << 40):
         last = following - 1
     return first, last
-
-
-def _clear(flags: np.ndarray, base: int, ranges: list[tuple[int, int]]) -> int:
-    """Clear the flags of these ranges, and return how many were set."""
-    cleared = 0
-    for start, stop in ranges:                          # Both ends are part of a range.
-        low, high = max(start - base, 0), min(stop + 1 - base, flags.size)
-        if low < high:
-            cleared += int(np.count_nonzero(flags[low:high]))
-            flags[low:high] = False
-    return cleared
-
-
-def _clear_these(flags: np.ndarray, base: int, these: Numbers) -> int:
-    """Clear the flags of these numbers, and return how many were set."""
-    low, high = max(these.first - base, 0), min(these.last + 1 - base, flags.size)
-    if low >= high:
-        return 0
-    own = np.zeros(high - low, bool)
-    mark(own, base + low, these)
-    cleared = int(np.count_nonzero(flags[low:high] & own))
-    flags[low:high] &= ~own
-    return cleared
 
 
 def _compactions(levels: dict[int, list[Summary]], which: Callable[[Summary], bool]) -> list[tuple[int, int]]:

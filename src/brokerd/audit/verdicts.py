@@ -226,8 +226,7 @@ class _Case:
         for first, last in found.missing:
             words = f"{first} is missing" if first == last else f"{first} to {last} are missing"
             self._single("holes", 0, first, words)
-        for seq in found.twice:
-            one, *_, other = segments_of(self.levels, seq)
+        for seq, (one, *_, other) in segments_of(self.levels, found.twice).items():
             words = f"stands in {one.triple.msgs} as well"
             self._single("holes", other.triple.priority, seq, words, other.triple.number, other.triple.msgs)
         return found.found, found.checked, found.doubts
