@@ -1,6 +1,7 @@
 """Where messages stand: order between levels and over boundaries, numbers, and the cut of a dump."""
 
 import json
+from itertools import pairwise
 
 import numpy as np
 import plant
@@ -10,6 +11,7 @@ import writer
 from brokerd.audit import places, whole
 from brokerd.audit.files import open_source
 from brokerd.audit.scan import Options, scan
+from brokerd.audit.stitch import Findings
 from brokerd.audit.verdicts import audit
 
 ACKED, DELIVERED = writer.layout.ACKED, writer.layout.DELIVERED
@@ -232,3 +234,28 @@ def test_messages_without_a_connection_have_no_channel_that_could_be_out_of_orde
         level.messages["publish_seq"] = level.messages["publish_seq"][::-1].copy()
     _, rows = judged(writer.write_queue(tmp_path / "data", made))
     assert (rows["channel_order"]["verdict"], rows["channel_order"]["found"]) == ("held", 0)
+
+
+def test_a_damaged_number_does_not_make_slices_longer(tmp_path):
+    root = writer.write_queue(tmp_path / "data", levels(), writer.Options(segment_messages=4))
+    source = open_source(str(root))
+    summaries = [scan(source, triple) for queue in source.queues() for triple in queue.triples]
+    far = summaries[3]._replace(numbers=summaries[3].numbers._replace(last=1 << 62))
+    for some in (summaries, [*summaries[:3], far, *summaries[4:]]):
+        cuts = places._slices(some, 20)
+        assert [sum(low <= s.numbers.last < high for s in some) for low, high in pairwise(cuts)] == 6 * [5] + [0]
+
+
+def test_segments_with_odd_numbers_do_not_each_read_the_whole_queue(tmp_path, monkeypatch):
+    made = levels(highest=0)
+    made[0].messages["seq"][3::4] += 1000           # The last one of each segment.
+    root = writer.write_queue(tmp_path / "data", made, writer.Options(segment_messages=4))
+    source = open_source(str(root))
+    (queue,) = source.queues()
+    summaries = [scan(source, triple) for triple in queue.triples]
+    read = []
+    monkeypatch.setattr(places, "read_records", lambda *given, real=places.read_records, **how: (
+        read.append(given), real(*given, **how))[1])
+    found = Findings()
+    assert places.numbers(source, queue, {0: summaries}, Options(), found) == (29, 0)
+    assert len(read) <= 2 * len(summaries)

@@ -58,15 +58,18 @@ def power_cuts(summaries: list[Summary]) -> list[int]:
     return sorted({gap.stop for s in summaries for gap in s.gaps if gap.why == POWER_LOST_WORDS})
 
 
-def stale(rows: Records, cuts: list[int]) -> np.ndarray:
+def stale(rows: Records, cuts: list[int], least: list[int] | None = None) -> np.ndarray:
     """Which records a loss of power has brought back, or has not taken, although their numbers were given again: they
-    are from before it, and a message from after it has their number or a lower one."""
+    are from before it, and a message from after it has their number or a lower one.  ``least``: the lowest number after
+    each loss; without it, ``rows`` are those of the whole queue."""
     found = np.zeros(rows.seq.size, bool)
-    for cut in cuts:
-        since = rows.seq[rows.ts > cut]
-        if since.size:
-            found |= (rows.ts < cut) & (rows.seq >= since.min())
+    for cut, since in zip(cuts, least if least is not None else _least_since(rows, cuts), strict=True):
+        found |= (rows.ts < cut) & (rows.seq >= since)
     return found
+
+
+def _least_since(rows: Records, cuts: list[int]) -> list[int]:
+    return [int(rows.seq[rows.ts > cut].min(initial=FOREVER)) for cut in cuts]
 
 
 class _Reader:
@@ -108,13 +111,15 @@ class _Reader:
 
 
 def _slices(summaries: list[Summary], size: int) -> list[int]:
-    """Sequence numbers that cut the queue into slices of about ``size`` records."""
-    some = [s for s in summaries if s.records]
-    if not some:
-        return [0, FOREVER]
-    pieces = sum(s.records for s in some) // size + 1
-    first, last = min(s.numbers.first for s in some), max(s.numbers.last for s in some)
-    return [0, *(first + (last - first) * k // pieces for k in range(1, pieces)), FOREVER]
+    """Sequence numbers that cut the queue into slices of about ``size`` records: after the last ones of segments, so
+    that a damaged number does not make the slices of all others longer."""
+    cuts, held = [0], 0
+    for s in sorted((s for s in summaries if s.records), key=lambda s: s.numbers.last):
+        held += s.records
+        if held >= size and cuts[-1] < s.numbers.last + 1 < FOREVER:
+            cuts.append(s.numbers.last + 1)
+            held = 0
+    return [*cuts, FOREVER]
 
 
 def orders(source: Source, levels: dict[int, list[Summary]], options: Options, findings: Findings,
@@ -253,6 +258,8 @@ def numbers(source: Source, queue: QueueFiles, levels: dict[int, list[Summary]],
     many more a loss of power explains."""
     summaries = [summary for level in levels.values() for summary in level]
     reader = _Reader(source, summaries, options)
+    cuts = power_cuts(summaries)
+    least: list[int] | None = None
     excused = 0
     following = (queue.manifest or {}).get("next_seq")
     limit = following if isinstance(following, int) and following > 0 else FOREVER
@@ -263,10 +270,12 @@ def numbers(source: Source, queue: QueueFiles, levels: dict[int, list[Summary]],
             stop = min([limit, *later])
             if not s.records or (s.numbers.first >= max(s.base_seq, 1) and s.numbers.last < stop):
                 continue
-            rows = reader.between(0, FOREVER)
-            own = rows.segment == summaries.index(s)
-            bad = own & ((rows.seq < max(s.base_seq, 1)) | (rows.seq >= stop))
-            gone = bad & stale(rows, power_cuts(summaries))
+            rows = reader.get(summaries.index(s))
+            bad = (rows.seq < max(s.base_seq, 1)) | (rows.seq >= stop)
+            if least is None:
+                least = [min(each, default=FOREVER) for each in zip(*(
+                    _least_since(reader.get(index), cuts) for index in range(len(summaries))), strict=True)]
+            gone = bad & stale(rows, cuts, least)
             excused += int(np.count_nonzero(gone))
             bad &= ~gone
             size = int(np.count_nonzero(bad))
