@@ -243,3 +243,40 @@ def test_a_view_that_an_audit_needs_brings_those_that_it_reads_itself():
 
 def test_every_kind_of_fault_that_can_be_planted_has_a_rule():
     assert set(plant.PLANTS) <= set(checks.CHECKS)
+
+
+def test_gaps_are_judged_as_ranges_however_far_a_damaged_number_lies(spark, tmp_path):
+    """Some lie near, some far; retention explains a part of one gap."""
+    root, level = tmp_path / "data", simple_level(50, start=planted.START)
+    seqs = np.arange(1, 51)
+    for first, far in ((20, 1 << 21), (30, 1 << 40), (40, 1 << 61)):
+        seqs[first:] += far
+    level.messages["seq"], level.events["seq"] = seqs, np.repeat(seqs, 2)
+    write_queue(root, level, WriterOptions(segment_messages=25))
+    with open(root / "vhost/queue/order.jsonl", "a") as file:
+        file.write(json.dumps({"at": planted.START, "what": "removed", "level": 0, "first_seq": 101,
+                               "last_seq": 200}) + "\n")
+    options = Options(audits=frozenset({"holes"}))
+    ours = [row for one in audit(open_source(str(root)), options) for row in one.audits]
+    assert [[row[name] for name in FIGURES[:3]] for row in (*ours, *checks.run(spark, str(root), options))] == [
+        ["violated", (1 << 21) + (1 << 40) + (1 << 61) - 100, (1 << 21) + (1 << 40) + (1 << 61) - 50]] * 2
+    views(spark, str(root))
+    first, second = 31 + (1 << 21), 41 + (1 << 21) + (1 << 40)
+    assert [row.detail for row in checks.violations(spark, options).sort("seq").collect()] == [
+        f"{start} to {end - 1} are missing" for start, end in (
+            (21, 101), (201, 21 + (1 << 21)), (first, first + (1 << 40)), (second, second + (1 << 61)))]
+
+
+def test_a_span_touches_few_pieces_of_time_however_long_it_is(spark):
+    ends = [(0, 0), (5, 6), (planted.START, planted.START + 86_400_000_000_000), (1, 1 << 62), (-(1 << 62), 1 << 62),
+            ((1 << 45) - 1, (1 << 46)), ((1 << 62) - 1, (1 << 62) + 1), (0, (1 << 63) - 1)]
+    spark.createDataFrame(ends, "since long, until long").createOrReplaceTempView("ends_of_spans")
+    rows_ = spark.sql(f"""
+        WITH spans AS (SELECT *, {checks.GRAIN.format(since="since", until="until")} AS grain FROM ends_of_spans)
+        SELECT *, {checks.PIECES.format(since="since", until="until")} FROM spans""").collect()
+    pieces = {end: [row.piece for row in rows_ if (row.since, row.until) == end] for end in ends}
+    grain = {(row.since, row.until): row.grain for row in rows_}
+    assert max(map(len, pieces.values())) <= 3
+    for since, until in ends:
+        for moment in (since, (since + until) // 2, until):
+            assert pieces[since, until].count(moment >> grain[since, until]) == 1

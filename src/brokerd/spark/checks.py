@@ -32,7 +32,12 @@ from brokerd.spark.small_tables import tables
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-MINUTE = 60_000_000_000         # ns: spans are joined by the minutes they touch, instead of comparing all with all
+# Spans of time are joined with moments by the equal pieces of time that they touch, instead of comparing all with all.
+# The pieces of a span, 2 ** grain ns, are about as long as itself, so that it touches few of them: a damaged event may
+# have any time, and a message may wait for years.
+GRAIN = """cast(least(62, greatest(36, ceil(log2(greatest(
+               1, cast({until} AS double) - cast({since} AS double)))))) AS int)"""
+PIECES = "explode(sequence(shiftright({since}, grain), shiftright({until}, grain))) AS piece"
 FOREVER = (1 << 63) - 1
 
 GROUPS = {"routing-key": "m.routing_key"}   # what messages can be grouped by -> its column
@@ -135,17 +140,20 @@ RETURNED_FIRST = Check(
     # While a returned message waits, no later one is delivered.
     found=f"""
     WITH last AS (SELECT vhost, queue, max(ts) AS last FROM steps GROUP BY ALL),
-    waits_by_minute AS (
-        SELECT w.*, explode(sequence(w.since div {MINUTE}, least(coalesce(w.until, l.last), l.last) div {MINUTE}))
-               AS minute
-        FROM (SELECT w.* FROM waits w LEFT ANTI JOIN in_groups g ON g.vhost = w.vhost AND g.queue = w.queue) w
-        JOIN last l USING (vhost, queue) WHERE w.since <= l.last)
+    spans AS (
+        SELECT *, {GRAIN.format(since="since", until="stop")} AS grain
+        FROM (SELECT w.*, least(coalesce(w.until, l.last), l.last) AS stop
+              FROM (SELECT w.* FROM waits w LEFT ANTI JOIN in_groups g ON g.vhost = w.vhost AND g.queue = w.queue) w
+              JOIN last l USING (vhost, queue))
+        WHERE since <= stop),
+    waits_by_piece AS (SELECT *, {PIECES.format(since="since", until="stop")} FROM spans)
     SELECT w.vhost, w.queue, w.priority, w.seq, w.segment, w.ts, 1L AS weight,
            format_string('%d later ones were delivered before it was, though it had returned at %d ns',
                          count(*), w.since) AS detail
-    FROM waits_by_minute w
-    JOIN (SELECT *, ts div {MINUTE} AS minute FROM steps WHERE delivers) d
-      ON d.vhost = w.vhost AND d.queue = w.queue AND d.priority = w.priority AND d.minute = w.minute
+    FROM waits_by_piece w
+    JOIN (SELECT s.*, g.grain, shiftright(s.ts, g.grain) AS piece
+          FROM steps s JOIN (SELECT DISTINCT vhost, queue, grain FROM spans) g USING (vhost, queue) WHERE delivers) d
+      ON d.vhost = w.vhost AND d.queue = w.queue AND d.priority = w.priority AND d.grain = w.grain AND d.piece = w.piece
      AND struct(d.segment, d.seq) > struct(w.segment, w.seq) AND d.ts > w.since AND d.ts < coalesce(w.until, {FOREVER})
     GROUP BY w.vhost, w.queue, w.priority, w.seq, w.segment, w.ts, w.since""",
     checked="SELECT vhost, queue, count(*) AS checked FROM waits GROUP BY ALL")
@@ -156,10 +164,11 @@ OVERTAKING = Check(
     # A message is delivered again in the same life of the broker: how many later ones went out for the first time
     # after its own first delivery?
     found=f"""
-    WITH again AS (
-        SELECT *, explode(sequence(head.ts div {MINUTE}, ts div {MINUTE})) AS minute FROM steps WHERE {AGAIN}),
+    WITH spans AS (SELECT *, {GRAIN.format(since="head.ts", until="ts")} AS grain FROM steps WHERE {AGAIN}),
+    again AS (SELECT *, {PIECES.format(since="head.ts", until="ts")} FROM spans),
     heads AS (
-        SELECT *, ts div {MINUTE} AS minute FROM steps
+        SELECT s.*, g.grain, shiftright(s.ts, g.grain) AS piece
+        FROM steps s JOIN (SELECT DISTINCT vhost, queue, grain FROM spans) g USING (vhost, queue)
         WHERE delivers AND ts = head.ts AND (covered OR NOT head.doubtful))
     SELECT a.vhost, a.queue, a.priority, a.seq, a.segment, a.ts, count(*) AS weight,
            format_string('delivered again, after %d later ones that went out since its first delivery at %d ns',
@@ -167,8 +176,8 @@ OVERTAKING = Check(
     FROM again a
     JOIN heads h ON h.vhost = a.vhost AND h.queue = a.queue AND h.priority = a.priority
      AND CASE WHEN h.segment = a.segment THEN h.life = a.life ELSE h.queue_life = a.queue_life END
-     AND h.minute = a.minute AND struct(h.segment, h.seq) > struct(a.segment, a.seq) AND h.ts > a.head.ts
-     AND h.ts < a.ts
+     AND h.grain = a.grain AND h.piece = a.piece AND struct(h.segment, h.seq) > struct(a.segment, a.seq)
+     AND h.ts > a.head.ts AND h.ts < a.ts
     GROUP BY a.vhost, a.queue, a.priority, a.seq, a.segment, a.ts, a.head""",
     checked=f"SELECT vhost, queue, count(*) AS checked FROM steps WHERE {AGAIN} GROUP BY ALL")
 

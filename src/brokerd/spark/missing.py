@@ -1,9 +1,8 @@
 """The rules of the audits ``holes`` and ``damage`` in SQL, for ``checks``: missing, doubled and damaged records.
 
-``brokerd.audit.holes`` has the same rule with arrays, and says what explains a missing number.
+``brokerd.audit.holes`` has the same rule with arrays, and says what explains a missing number.  Both judge ranges of
+numbers: a damaged record may have any number, so a gap may be of any size.
 """
-
-FAR = 1 << 22                   # so many numbers in one gap are judged as one
 
 # The numbers that are there, over all levels together. The number of a damaged record counts if it fits its place.
 SEEN = """
@@ -33,23 +32,24 @@ GAPS = """
                 AND s.base_seq <= g.from_seq AND s.last_seq >= g.to_seq)) AS unknown
     FROM gaps g JOIN promised p USING (vhost, queue) WHERE g.from_seq <= g.to_seq"""
 
-# Missing numbers that nothing explains: retention does, and compaction of what the journal saw settled.
+# Ranges of missing numbers that nothing explains: retention does, and compaction of what the journal saw settled.
 # lost: why that proves nothing: the message, perhaps never confirmed, came before a loss of power; the journal of a
 # compacted segment has gaps; the message's last event came before a start, and the broker may have been killed as it
-# settled it.
-ABSENT = f"""
+# settled it.  The numbers of a queue are cut where a gap, an excuse or a doubt begins or ends.
+ABSENT = """
     WITH compacted AS (
         SELECT *, least(base_seq, first_seq) AS from_seq,
                greatest(last_seq, coalesce(following - 1, last_seq)) AS to_seq
         FROM (SELECT *, lead(base_seq) OVER (PARTITION BY vhost, queue, priority ORDER BY segment) AS following
               FROM segments)
         WHERE generation > 0),
+    told AS (SELECT s.* FROM steps s JOIN compacted c USING (vhost, queue, priority, segment)),
     excused AS (
         SELECT vhost, queue, first_seq AS from_seq, last_seq AS to_seq FROM removals
         UNION ALL
-        SELECT vhost, queue, from_seq, to_seq FROM compacted WHERE begun IS NULL),
-    told AS (SELECT s.* FROM steps s JOIN compacted c USING (vhost, queue, priority, segment)),
-    explained AS (SELECT DISTINCT vhost, queue, seq FROM told WHERE settles),
+        SELECT vhost, queue, from_seq, to_seq FROM compacted WHERE begun IS NULL
+        UNION ALL
+        SELECT DISTINCT vhost, queue, seq, seq FROM told WHERE settles),
     doubted AS (
         SELECT vhost, queue, from_seq, to_seq FROM compacted WHERE begun IS NOT NULL AND NOT whole
         UNION ALL
@@ -59,45 +59,43 @@ ABSENT = f"""
               WINDOW level AS (PARTITION BY vhost, queue, priority ORDER BY segment))
         WHERE base_seq = 0 AND first_seq IS NOT NULL
         UNION ALL
-        SELECT vhost, queue, seq, seq FROM told WHERE done IS NULL AND after IS NULL AND life_end IS NOT NULL),
-    missing AS (
-        SELECT vhost, queue, explode(sequence(from_seq, to_seq)) AS seq FROM gaps
-        WHERE NOT unknown AND to_seq - from_seq < {FAR}),
-    since AS (
-        SELECT s.vhost, s.queue, coalesce(min(CASE WHEN m.ts > array_max(s.cuts) THEN m.seq END), {{forever}}) AS since
+        SELECT vhost, queue, seq, seq FROM told WHERE done IS NULL AND after IS NULL AND life_end IS NOT NULL
+        UNION ALL
+        SELECT s.vhost, s.queue, -{forever},
+               coalesce(min(CASE WHEN m.ts > array_max(s.cuts) THEN m.seq END), {forever}) - 1
         FROM starts s JOIN messages m ON m.sound AND m.vhost = s.vhost AND m.queue = s.queue
-        WHERE size(s.cuts) > 0 GROUP BY ALL)
-    SELECT m.*, coalesce(m.seq < p.since, false) OR EXISTS (
-               SELECT 1 FROM doubted d WHERE d.vhost = m.vhost AND d.queue = m.queue
-                AND m.seq BETWEEN d.from_seq AND d.to_seq) AS lost
-    FROM missing m LEFT JOIN since p ON p.vhost = m.vhost AND p.queue = m.queue
-    LEFT ANTI JOIN explained x ON x.vhost = m.vhost AND x.queue = m.queue AND x.seq = m.seq
-    LEFT ANTI JOIN excused e ON e.vhost = m.vhost AND e.queue = m.queue AND m.seq BETWEEN e.from_seq AND e.to_seq"""
-
-# Gaps before a number to which no queue comes soon: damage made it.  Nothing explains them but a loss of power.
-_FAR_GAPS = f"""
-    SELECT g.vhost, g.queue, g.from_seq, g.to_seq, g.to_seq - g.from_seq + 1 AS weight
-    FROM gaps g LEFT ANTI JOIN starts s ON s.vhost = g.vhost AND s.queue = g.queue AND size(s.cuts) > 0
-    WHERE NOT g.unknown AND g.to_seq - g.from_seq >= {FAR}"""
+        WHERE size(s.cuts) > 0 GROUP BY ALL),
+    ranges AS (
+        SELECT vhost, queue, from_seq, to_seq, 1 AS gap, 0 AS excuse, 0 AS doubt FROM gaps WHERE NOT unknown
+        UNION ALL SELECT vhost, queue, from_seq, to_seq, 0, 1, 0 FROM excused WHERE from_seq <= to_seq
+        UNION ALL SELECT vhost, queue, from_seq, to_seq, 0, 0, 1 FROM doubted WHERE from_seq <= to_seq),
+    changes AS (
+        SELECT vhost, queue, at, sum(gap) AS gap, sum(excuse) AS excuse, sum(doubt) AS doubt FROM (
+            SELECT vhost, queue, from_seq AS at, gap, excuse, doubt FROM ranges
+            UNION ALL SELECT vhost, queue, least(to_seq, {forever} - 1) + 1, -gap, -excuse, -doubt FROM ranges)
+        GROUP BY ALL),
+    pieces AS (
+        SELECT vhost, queue, at AS from_seq, lead(at) OVER rising - 1 AS to_seq, sum(gap) OVER rising AS gap,
+               sum(excuse) OVER rising AS excuse, sum(doubt) OVER rising AS doubt
+        FROM changes WINDOW rising AS (PARTITION BY vhost, queue ORDER BY at))
+    SELECT vhost, queue, from_seq, to_seq, to_seq - from_seq + 1 AS weight, doubt > 0 AS lost
+    FROM pieces WHERE gap > 0 AND excuse = 0"""
 
 # A number is missing, or stands in two segments.
-FOUND = f"""
-    SELECT vhost, queue, 0 AS priority, seq, 0L AS segment, 0L AS ts, 1L AS weight,
-           format_string('%d is missing', seq) AS detail
+FOUND = """
+    SELECT vhost, queue, 0 AS priority, from_seq AS seq, 0L AS segment, 0L AS ts, weight,
+           CASE WHEN from_seq = to_seq THEN format_string('%d is missing', from_seq)
+                ELSE format_string('%d to %d are missing', from_seq, to_seq) END AS detail
     FROM absent WHERE NOT lost
-    UNION ALL
-    SELECT vhost, queue, 0, from_seq, 0L, 0L, weight, format_string('%d to %d are missing', from_seq, to_seq)
-    FROM ({_FAR_GAPS})
     UNION ALL
     SELECT vhost, queue, max(priority), seq, max(segment), 0L, 1L, 'stands in another segment as well'
     FROM seen GROUP BY vhost, queue, seq HAVING count(DISTINCT priority, segment) > 1"""
 
-CHECKED = f"""
+CHECKED = """
     SELECT vhost, queue, sum(checked) AS checked FROM (
         SELECT vhost, queue, count(DISTINCT seq) AS checked FROM seen GROUP BY ALL
         UNION ALL SELECT vhost, queue, sum(to_seq - from_seq + 1) FROM gaps WHERE unknown GROUP BY ALL
-        UNION ALL SELECT vhost, queue, sum(weight) FROM ({_FAR_GAPS}) GROUP BY ALL
-        UNION ALL SELECT vhost, queue, count(*) FROM absent GROUP BY ALL)
+        UNION ALL SELECT vhost, queue, sum(weight) FROM absent GROUP BY ALL)
     GROUP BY ALL"""
 
 # The damage of each file; what: the kind of the file.
