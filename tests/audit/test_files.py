@@ -4,12 +4,14 @@ import json
 import os
 import pickle
 import shutil
+import tracemalloc
 
 import pytest
 import writer
 
 from brokerd.audit import AuditError
 from brokerd.audit.files import Rule, Source, file_number, open_source
+from brokerd.audit.verdicts import audit
 
 
 @pytest.fixture
@@ -192,3 +194,32 @@ def test_a_data_directory_of_another_version_is_refused(root, said, rest):
         file.write(f"{said}\n")
     with pytest.raises(AuditError, match=f"schema_version: a data directory of version {said!r}; this one reads ver"):
         open_source(f"{root}{rest}")
+
+
+def violated(root):
+    (judged,) = audit(open_source(root))
+    return {row["audit"] for row in judged.audits if row["verdict"] == "violated"}
+
+
+@pytest.mark.parametrize("number", ["1" + 30 * "0", "9223372036854775808", "-1e300", "Infinity", "NaN"])
+@pytest.mark.parametrize("line", [
+    '"what":"settings","at":1,"journal":true,"delivery_limit":{}', '"what":"settings","at":{},"journal":true',
+    '"what":"settings","at":1,"journal":true,"groups":{{"by":"user-id","headers":[],"most":{}}}',
+    '"what":"removed","at":1,"level":0,"first_seq":{},"last_seq":3'], ids=("limit", "time", "groups", "removed"))
+def test_a_number_that_64_bits_cannot_hold_is_damage_of_its_line_and_nothing_else(root, line, number):
+    before = violated(root)
+    with open(root + "/vhost/queue/order.jsonl", "a") as file:
+        file.write("{" + line.format(number) + "}\n")
+    assert violated(root) == before | {"damage"}
+    assert details(only(root)) == ["line 3 cannot be understood"]
+
+
+def test_reading_takes_no_more_memory_than_the_file_has_octets(root):
+    source = open_source(root)
+    (triple, *_) = only(root).triples
+    tracemalloc.start()
+    assert len(source.read(triple.msgs, 0, 1 << 30)) == os.path.getsize(source.path(triple.msgs))
+    assert source.read(triple.msgs, 1 << 40, 1 << 30) == b""
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1 << 20

@@ -156,3 +156,14 @@ def test_a_replayed_record_is_settled_only_if_an_entry_behind_that_settles_it():
             (192, layout.REPLAYED), (192, layout.EXPIRED), (256, layout.REPLAYED)]
     octets = layout.acks_header(9) + b"".join(layout.entry(9, position, type_) for position, type_ in told)
     assert reading.settled_positions(reading.read_entries(octets, 9).entries).tolist() == [128, 192]
+
+
+@pytest.mark.parametrize("text", ["9223372036854775808", "-9223372036854775809", "1e19", "NaN", "-Infinity",
+                                  5000 * "9"])
+def test_a_number_that_64_bits_cannot_hold_is_no_json_of_a_broker(text):
+    with pytest.raises(ValueError):
+        reading.read_json(b'{"a":[1,{"b":%s}]}' % text.encode())
+
+
+def test_all_numbers_of_64_bits_are_read():
+    assert reading.read_json(b"[9223372036854775807,-9223372036854775808,-1.5]") == [(1 << 63) - 1, -(1 << 63), -1.5]

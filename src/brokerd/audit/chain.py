@@ -8,7 +8,6 @@ A chain covers what was on disk when its last link was made, so as a rule it is 
 nothing about the rest.  A journal without a chain is no fault: an older broker wrote it, or one without syncs.
 """
 
-import json
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -293,7 +292,7 @@ def read_log(path: str) -> tuple[Head, ...]:
     heads = []
     for line in lines:
         try:
-            said: Any = json.loads(line)
+            said: Any = reading.read_json(line)
             heads.append(Head(str(said["vhost"]), str(said["queue"]), int(said["level"]), int(said["segment"]),
                               int(said["begun"]), int(said["at"]), int(said["blocks"]), str(said["head"])))
         except (ValueError, KeyError, TypeError, RecursionError):

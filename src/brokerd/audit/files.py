@@ -14,7 +14,6 @@ any time.
 
 import errno
 import fnmatch
-import json
 import os
 import stat
 from functools import lru_cache
@@ -167,10 +166,12 @@ class Source:
             found = os.fstat(fd)
             if not stat.S_ISREG(found.st_mode):
                 raise OSError(errno.EINVAL, "not a regular file")
+            rest = max(found.st_size - start, 0)
             if length < 0:
-                length = max(found.st_size - start, 0)
+                length = rest
             if length > layout.SEGMENT_OCTETS_MAX:
                 raise OSError(errno.EFBIG, f"has {length} octets, more than any file that is read whole")
+            length = min(length, rest)          # pread() takes as much memory as it is asked to read.
             octets = os.pread(fd, length, start)
             while 0 < len(octets) < length:
                 more = os.pread(fd, length - len(octets), start + len(octets))
@@ -532,7 +533,7 @@ def _read_side_file(source: Source, folder: str, names: dict[str, int], damage: 
 
 def _manifest_document(source: Source) -> dict[str, Any] | None:
     try:
-        document = json.loads(source.read(MANIFEST))
+        document = reading.read_json(source.read(MANIFEST))
     except FileNotFoundError:
         return None
     except OSError as error:

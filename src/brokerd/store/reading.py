@@ -454,7 +454,6 @@ def read_side_lines(octets: bytes) -> list[SideLine]:
 
 def read_side_line(octets: bytes) -> tuple[int, dict[str, Any] | None, str]:
     """Number, object and fault of one line of ``order.jsonl``, as in SideLine."""
-    from json import loads
     from zlib import crc32
 
     head, mark, tail = octets.rpartition(SIDE_CRC)
@@ -465,7 +464,7 @@ def read_side_line(octets: bytes) -> tuple[int, dict[str, Any] | None, str]:
             return 0, None, "is damaged: its checksum is wrong"
         number = int(digits)
     try:
-        line = loads(octets)
+        line = read_json(octets)
     except (ValueError, RecursionError):
         line = None
     if not isinstance(line, dict):
@@ -475,3 +474,25 @@ def read_side_line(octets: bytes) -> tuple[int, dict[str, Any] | None, str]:
     elif "line" in line or "crc" in line:
         return 0, None, "is damaged: it has no whole checksum"
     return number, line, ""
+
+
+def read_json(octets: bytes) -> Any:
+    """A JSON document that a broker wrote.  Raises ValueError, also for a number that 64 bits cannot hold: no broker
+    writes one, and readers reckon with 64 bits.  Raises RecursionError."""
+    from json import loads
+
+    return loads(octets, parse_int=_whole, parse_float=_real, parse_constant=_real)
+
+
+def _whole(digits: str) -> int:
+    value = int(digits)
+    if not -(1 << 63) <= value < 1 << 63:
+        raise ValueError(f"{digits[:30]} has more than 64 bits")
+    return value
+
+
+def _real(digits: str) -> float:
+    value = float(digits)
+    if not abs(value) < 1 << 63:
+        raise ValueError(f"{digits[:30]} is more than 64 bits hold")
+    return value
