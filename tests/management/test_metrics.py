@@ -7,6 +7,8 @@ import subprocess
 from urllib.parse import urlencode
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 from tests.broker import ROOT
 from tests.conversations.peer import eventually
@@ -189,6 +191,21 @@ def test_labels_and_help_are_escaped_and_a_family_has_one_head():
                      Family("a_total", "counter", "again", [({"l": "r"}, 2.5)]), Family("b", "gauge", "B", [({}, 0)])])
     assert octets.count(b"# TYPE a_total") == 1
     assert read(octets) == {("a_total", (("l", 'q"\\\n'),)): 1, ("a_total", (("l", "r"),)): 2.5, ("b", ()): 0}
+
+
+def test_a_name_that_is_not_utf_8_is_told_by_its_octets():
+    names = [octets.decode("utf-8", "surrogateescape") for octets in (b"caf\xe9", b"caf\xea", b"caf\xc3\xa9")]
+    octets = expose([Family("a", "gauge", "A", [({"l": name}, 1) for name in names])])
+    assert list(read(octets)) == [("a", (("l", label),)) for label in (r"caf\udce9", r"caf\udcea", "caf\u00e9")]
+
+
+NAMES = st.lists(st.sampled_from(["\\", "u", "udce9", "\\udce9", "\udce9", "x"]), max_size=6).map("".join)
+
+
+@given(one=NAMES, other=NAMES)
+def test_two_names_never_have_the_same_label(one, other):
+    names = {one, other}
+    assert len(read(expose([Family("a", "gauge", "A", [({"l": name}, 1) for name in names])]))) == len(names)
 
 
 OVERVIEW = (  # what RabbitMQ's overview dashboard asks for

@@ -9,6 +9,7 @@ Tests read it with prometheus_client's parser.  A counter that is the sum of que
 is deleted: see ``Carried``.
 """
 
+import re
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
@@ -23,6 +24,8 @@ from brokerd.management.rabbit_broker import RABBIT_VERSION
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 VHOSTS_MAX = 100
+_NOT_UTF8 = re.compile(r"[\ud800-\udfff]")  # how a str holds such an octet
+_LIKE_ESCAPE = re.compile(r"(\\+)(?=[\ud800-\udfff]|ud[89a-f][0-9a-f]{2})")
 Labels = dict[str, str]
 Sample = tuple[Labels, float] | tuple[Labels, float, str]  # with what the sample's name has behind the family's
 
@@ -497,7 +500,16 @@ def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace("\n", "\\n")
 
 
+def _printable(text: str) -> str:
+    """A name with escapes in place of octets that are not UTF-8.  Two names never become one: of two series with the
+    same labels, Prometheus refuses the whole page."""
+    text = _LIKE_ESCAPE.sub(r"\1\1", text)
+    return _NOT_UTF8.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
+
+
 def _quoted(text: str) -> str:
+    if not text.isascii() or "\\" in text:
+        text = _printable(text)
     if '"' in text or "\\" in text or "\n" in text:
         return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
     return text
