@@ -63,7 +63,7 @@ def test_a_priority_that_is_not_that_of_the_properties_is_found(tmp_path, seq, p
 
 @pytest.mark.parametrize("highest", [0, None])
 @pytest.mark.parametrize(("said", "priority", "found"), [
-    (None, 0, False), (7, 7, False), (7, 6, True), (0, 0, False), (0, 1, True), (None, 1, True)])
+    (None, 0, False), (7, 7, False), (7, 6, True), (7, 0, True), (0, 0, False), (0, 1, True), (None, 1, True)])
 def test_a_queue_without_priorities_takes_all_that_have_the_priority_of_their_properties(
         tmp_path, highest, said, priority, found):
     level = writer.simple_level(20)

@@ -1,7 +1,7 @@
 """Judges whether the records of a segment stand in the folder of their priority: ``wrong_level``.
 
 A record has the priority of its properties, also if that is above the queue's highest level.  In a queue without
-priorities all records stand in one folder, and their priorities differ; a record there may have no priority at all.
+priorities all records stand in one folder, and their priorities differ.
 """
 
 import numpy as np
@@ -24,7 +24,7 @@ def wrong_level(data: SegmentData, sound: np.ndarray) -> list[tuple[np.ndarray, 
     priority = data.headers["priority"][sound].astype(np.int64)
     highest = max((rule.max_priority for rule in rules if rule.max_priority is not None), default=None)
     if not highest and data.triple.levels == 1:
-        return [(_of_other_properties(data, sound[priority > 0]), PROPERTY)]
+        return [(_of_other_properties(data, sound), PROPERTY)]
     if highest is not None:
         wrong = np.minimum(priority, highest) != level
     else:                       # The highest level may be this one, which takes all priorities above.

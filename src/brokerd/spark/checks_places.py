@@ -57,7 +57,7 @@ TIME_ORDER = f"""
     WHERE number > 1 OR stored"""
 
 # Without settings, level 0 of a queue with levels has only messages of priority 0, and no level has a lower priority.
-# A record has to have the priority of its properties; in a queue without levels it may have none.
+# A record has to have the priority of its properties, also in a queue without levels.
 WRONG_LEVEL = f"""
     WITH highest AS (
         SELECT q.vhost, q.queue, q.levels, max(s.max_priority) AS highest
@@ -65,9 +65,8 @@ WRONG_LEVEL = f"""
         GROUP BY ALL)
     SELECT {_FINDING}, format_string('has priority %d, and stands in level %d', own_priority, priority) AS detail
     FROM messages JOIN highest USING (vhost, queue)
-    WHERE sound AND CASE WHEN levels = 1 AND coalesce(highest, 0) = 0
-                             THEN own_priority > 0 AND own_priority <> said_priority
-                         WHEN own_priority <> said_priority THEN true
+    WHERE sound AND CASE WHEN own_priority <> said_priority THEN true
+                         WHEN levels = 1 AND coalesce(highest, 0) = 0 THEN false
                          WHEN highest IS NOT NULL THEN least(own_priority, highest) <> priority
                          WHEN priority > 0 THEN own_priority < priority
                          ELSE own_priority > 0 END"""
