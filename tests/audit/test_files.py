@@ -87,6 +87,24 @@ def test_a_segment_that_is_there_twice_is_read_once_and_is_damage_unless_its_nam
     assert not queue.triples[0].kept
 
 
+def test_a_segment_that_moves_while_the_names_are_read_is_not_there_twice(root, monkeypatch):
+    """A broker keeps settled segments; the names in its folder are read before those of the kept ones."""
+    folder, names = f"{root}/vhost/queue", Source.names
+
+    def listed(self, rel):
+        if rel == "vhost/queue/kept" and os.path.exists(f"{folder}/msgs.0000000003"):
+            for kind in ("msgs", "acks", "journal"):
+                os.rename(f"{folder}/{kind}.0000000003", f"{folder}/kept/{kind}.0000000003")
+        return names(self, rel)
+
+    monkeypatch.setattr(Source, "names", listed)
+    queue = only(root)
+    assert details(queue) == []
+    assert [triple.number for triple in queue.triples] == [1, 2, 3, 1]
+    assert {row["verdict"] for judged in audit(open_source(root)) for row in judged.audits if row["audit"] == "damage"
+            } == {"held"}
+
+
 def test_of_a_journal_that_is_there_twice_the_one_beside_its_records_is_read(root):
     folder = root + "/vhost/queue"
     for kind in ("acks", "journal"):

@@ -41,10 +41,11 @@ def clean(name: str) -> str:
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
-def is_one_file(one: str, other: str) -> bool:
-    """Whether two paths are names of one file.  A broker may take one of them away meanwhile."""
+def are_two_files(one: str, other: str) -> bool:
+    """Whether two paths are names of two files.  They are not if one is gone: a broker moves files, so that their names
+    are found at both places, one after the other."""
     try:
-        return os.path.samefile(one, other)
+        return not os.path.samefile(one, other)
     except OSError:
         return False
 

@@ -19,7 +19,7 @@ import stat
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from brokerd.audit import AuditError, NoSuchQueueError, is_one_file
+from brokerd.audit import AuditError, NoSuchQueueError, are_two_files
 from brokerd.audit.directory import check_schema, stopped_vhosts, takes_in
 from brokerd.audit.properties import Deduplicating, Grouping, deduplicating_of, grouping_of
 from brokerd.store import format as layout
@@ -411,7 +411,7 @@ def _look(source: Source, folder: str, names: dict[str, int], found: _Found, dam
                 foreign.append(path)    # Of two, one is from before a loss of power.
             else:               # Loss of power may bring the old name back.  Recovery leaves this one too.
                 read = _join(folder if is_kept else kept, name)
-                if source.is_s3 or not is_one_file(source.path(path), source.path(read)):
+                if source.is_s3 or are_two_files(source.path(path), source.path(read)):
                     damage.append(Damage(path, -1, 0, 0, f"is here twice: {read} is what is read"))
                 foreign.append(path)
 
