@@ -2,15 +2,17 @@
 
 import hashlib
 import struct
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.plane.harness import publish
+from tests.plane.harness import ack, publish
 
 from brokerd import plane
 from brokerd.queues.dead_letter import read_properties
 from brokerd.queues.deduplication import Deduplication, Rule, Seen, group_of, key_of, own_ttl_of
+from brokerd.store import format as layout
 from brokerd.store.disk import Disk
 from brokerd.store.key_files import KeyFiles
 from brokerd.wire.properties import Properties, encode_header
@@ -315,15 +317,22 @@ class Learning(plane.ExchangeWindow):
 
     def on_learnt(self, rows, lasting, until_ms):
         self.told.append((list(struct.iter_unpack("<QQq", rows)), until_ms))
+        self.lasting = lasting
 
 
-def test_keys_of_one_chunk_are_told_in_their_order_with_the_latest_time(bench):
-    bench.at(1000)
-    window = Learning(10, -1, b"id", has_log=True)
+def learning(bench, cls=Learning):
+    """A queue behind an exchange that learns keys: the queue, and the exchange's window."""
+    window = cls(10, -1, b"id", has_log=True)
     window.hash_key = plane.HashKey(bytes(16))
     queue = bench.queue()
     answer = plane.Answer((queue,), cacheable=True, checks_keys=True, window=window)
     bench.routes = plane.Routes(bench.core, lambda *_: answer)
+    return queue, window
+
+
+def test_keys_of_one_chunk_are_told_in_their_order_with_the_latest_time(bench):
+    bench.at(1000)
+    _, window = learning(bench)
     connection = bench.connection(1)
     connection.feed(b"".join(publish(1, b"m", properties=octets_of(**{"id": key, "x-cache-ttl": ttl}))
                              for key, ttl in (("a", 5000), ("b", 9000), ("c", 7000))))
@@ -332,3 +341,234 @@ def test_keys_of_one_chunk_are_told_in_their_order_with_the_latest_time(bench):
     orders = [order & (1 << 63) - 1 for order, _, _ in rows]
     assert ([expires for _, _, expires in rows], until) == ([6000, 10_000, 8000], 10_000)
     assert orders == sorted(set(orders))
+
+
+def test_each_chunk_of_keys_is_told_without_what_was_told_before(bench):
+    bench.at(1000)
+    _, window = learning(bench)
+    connection = bench.connection(1)
+    for key, ttl, mode, lasting, until in (("a", 9000, 2, 1, 10_000), ("b", 5000, 1, 0, 6000)):
+        properties = encode_header(0, Properties(delivery_mode=mode, headers={"id": key, "x-cache-ttl": ttl}))[12:]
+        connection.feed(publish(1, b"m", properties=properties))
+        bench.turns()
+        assert ([len(rows) for rows, _ in window.told], window.lasting, window.told[-1][1]) == (
+            [1] * len(window.told), lasting, until)
+
+
+def test_a_publish_waits_for_room_for_its_key_whatever_the_error_is(bench):
+    class Full(Learning):
+        def on_full(self, rows):
+            raise OSError("no room, and no number of an error")
+
+    queue, window = learning(bench, Full)
+    bench.connection(1).feed(publish(1, b"m", properties=octets_of(id="a")))
+    assert (queue.ready, len(window)) == (0, 0)
+
+
+# --- what the order journal says of a duplicate
+
+
+def rule_of(window, **more):
+    window.set_rule(**({"by_content": False, "waiting": False, "action": 0, "group_from": 0} | more))
+
+
+def knowing(bench, files, *, action=0, journal=True, **options):
+    """A queue that knows keys, with a journal."""
+    queue = bench.queue(**options)
+    queue.set_journal(journal)
+    queue.on_replaced = lambda seq: None
+    answer = plane.Answer((queue,), cacheable=True, checks_keys=True)
+    bench.routes = plane.Routes(bench.core, lambda *_: answer)
+    queue.window = window_of(files)
+    rule_of(queue.window, action=action)
+    return queue
+
+
+def send_keys(bench, text, body=b"m" * 1200):
+    bench.connection(1).feed(b"".join(
+        publish(1, body, properties=encode_header(0, Properties(
+            delivery_mode=2, headers={"x-deduplication-header": key}))[12:]) for key in text.split()))
+    bench.turns()
+
+
+def duplicates_told(queue):
+    """Segment, seq and reason of each event of a duplicate."""
+    told = []
+    for path in sorted(Path(queue.directory).glob("journal.*")):
+        octets = path.read_bytes()
+        told += [(int(path.name[8:]), int.from_bytes(octets[at:at + 8], "little"), octets[at + 27])
+                 for at in range(64, len(octets) - 31, 32) if octets[at + 26] == layout.DUPLICATE_EVENT]
+    return told
+
+
+@pytest.mark.parametrize("action", range(4))
+def test_the_journal_tells_of_which_message_a_duplicate_came_and_what_became_of_it(make_bench, files, action):
+    bench = make_bench(segment_octets=4096)
+    queue = knowing(bench, files, action=action)
+    send_keys(bench, "a b c d e f g")                       # Three to a segment.
+    assert [segment["base_seq"] for segment in queue.segments()] == [1, 4, 7]
+    send_keys(bench, "a c d g")
+    assert duplicates_told(queue) == [(1, 1, action + 1), (1, 3, action + 1), (2, 4, action + 1), (3, 7, action + 1)]
+    queue.check()
+
+
+@pytest.mark.parametrize("priority", [0, 1])
+def test_the_journal_tells_of_no_duplicate_in_a_queue_with_priorities(bench, files, priority):
+    queue = knowing(bench, files, max_priority=priority)
+    send_keys(bench, "a a")
+    assert (queue.ready, queue.window.duplicates) == (1, 1)
+    assert len(duplicates_told(queue)) == (priority == 0)
+
+
+@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize("seq", [0, 99])
+def test_the_journal_tells_of_no_duplicate_of_a_message_that_the_queue_does_not_have(bench, files, seq, stored):
+    queue = knowing(bench, files)
+    if stored:
+        send_keys(bench, "b")
+    queue.window.enter(files.hash_of(b"Sa"), 1 << 60, 0, seq)
+    send_keys(bench, "a")
+    assert (queue.ready, queue.window.duplicates, duplicates_told(queue)) == (stored, 1, [])
+
+
+# --- keys of messages that wait
+
+
+def waiting_window(queue, ttl_ms=-1):
+    queue.window = plane.Window(100, ttl_ms, b"x-deduplication-header")
+    rule_of(queue.window, waiting=True)
+    return queue.window
+
+
+def enter_all(queue):
+    """As a start does."""
+    plane.enter_keys_that_wait(queue)
+    for segment in queue.segments():
+        plane.enter_keys_that_wait(queue, segment["number"], segment["level"])
+    plane.enter_keys_that_wait(queue)
+
+
+def put(bench, queue, hash_, *, of_exchange=0, ttl_ms=-1, priority=0):
+    headers = {"x-cache-ttl": ttl_ms} if ttl_ms >= 0 else {}
+    properties = encode_header(0, Properties(delivery_mode=2, priority=priority, headers=headers))[12:]
+    keys = plane.Keys({queue: hash_} if hash_ else {}, of_exchange, ttl_ms)
+    bench.core.put((queue,), b"x", b"q", properties, b"m" * 1200, keys=keys)
+
+
+def take(bench, queue, count):
+    """The connection that got so many messages, which it has not acknowledged."""
+    connection = bench.connection(1)
+    for _ in range(count):
+        assert connection.channels[1].get(queue, False)
+    bench.turns()
+    return connection
+
+
+def known(window, hashes):
+    return {hash_: window.seq_of(hash_) for hash_ in hashes if window.seq_of(hash_)}
+
+
+@pytest.mark.parametrize("max_priority", [0, 1])
+def test_a_start_enters_the_keys_of_messages_that_wait_and_no_others(make_bench, max_priority):
+    bench = make_bench(segment_octets=4096)
+    queue = bench.queue(max_priority=max_priority)
+    waiting_window(queue)
+    for number in range(1, 9):
+        put(bench, queue, number, priority=max_priority)
+    put(bench, queue, 0)
+    queue.window = None
+    put(bench, queue, 0, of_exchange=10)
+    take(bench, queue, 3).feed(ack(1, 2))
+    again = make_bench(segment_octets=4096)
+    found = again.recovered(max_priority=max_priority)
+    enter_all(found)                            # Without a window nothing is entered.
+    window = waiting_window(found)
+    enter_all(found)
+    expected = {number: number for number in range(1, 9) if number != 2}
+    assert (known(window, range(1, 11)), len(window)) == (expected, len(expected))
+    entered = window.entered
+    enter_all(found)
+    assert window.entered == entered            # No key is made newer.
+    found.check()
+
+
+def test_keys_of_messages_that_the_cursor_has_passed_count_while_they_are_not_settled(make_bench):
+    bench = make_bench(segment_octets=4096)
+    queue = bench.queue()
+    waiting_window(queue)
+    for number in range(1, 10):
+        put(bench, queue, number)
+    again = make_bench(segment_octets=4096)
+    found = again.recovered()
+    connection = take(again, found, 5)
+    connection.feed(ack(1, 1) + ack(1, 3) + ack(1, 4))
+    window = waiting_window(found)
+    for segment in found.segments():
+        plane.enter_keys_that_wait(found, segment["number"])
+    assert known(window, range(1, 10)) == {number: number for number in range(6, 10)}
+    plane.enter_keys_that_wait(found)
+    assert known(window, range(1, 10)) == {number: number for number in (2, 5, 6, 7, 8, 9)}
+    take(again, found, 4).feed(ack(1, 0, multiple=True))
+    connection.feed(ack(1, 0, multiple=True))
+    window = waiting_window(found)
+    enter_all(found)
+    plane.enter_keys_that_wait(found, 99)
+    assert (found.ready, found.unacked, len(window)) == (0, 0, 0)
+    found.check()
+
+
+def test_of_two_messages_with_one_key_that_wait_the_newer_one_has_it(make_bench):
+    bench = make_bench(segment_octets=4096)
+    queue = bench.queue()
+    waiting_window(queue)
+    for number in (7, 1, 2, 7, 3):
+        put(bench, queue, number)
+    window = waiting_window(queue)
+    for segment in reversed(queue.segments()):
+        plane.enter_keys_that_wait(queue, segment["number"])
+    assert known(window, range(1, 10)) == {7: 4, 1: 2, 2: 3, 3: 5}
+
+
+def test_the_time_of_a_key_that_waits_begins_with_its_message(make_bench):
+    bench = make_bench()
+    bench.at(1000)
+    queue = bench.queue()
+    waiting_window(queue, ttl_ms=10_000)
+    put(bench, queue, 1)
+    put(bench, queue, 2, ttl_ms=5000)
+    bench.at(4000)
+    window = waiting_window(queue, ttl_ms=10_000)
+    enter_all(queue)
+    assert [[window.knows(key, at) for at in (5999, 6001, 10_999, 11_001)] for key in (1, 2)] == [
+        [True, True, True, False], [True, False, False, False]]
+
+
+def test_a_damaged_message_that_is_out_has_no_key_that_waits(bench):
+    queue = bench.queue()
+    waiting_window(queue)
+    put(bench, queue, 1)
+    put(bench, queue, 2)
+    take(bench, queue, 2)
+    with open(f"{queue.directory}/msgs.0000000001", "r+b") as file:
+        file.seek(64)
+        assert file.read(4) == layout.RECORD_MAGIC.to_bytes(4, "little")
+        file.seek(64)
+        file.write(bytes(4))
+    window = waiting_window(queue)
+    plane.enter_keys_that_wait(queue)
+    assert known(window, (1, 2)) == {2: 2}
+
+
+def test_a_start_enters_no_key_of_a_segment_that_is_retained(make_bench):
+    rules = {"retain_octets": 1 << 20}
+    bench = make_bench(segment_octets=4096)
+    queue = bench.queue(**rules)
+    waiting_window(queue)
+    for number in range(1, 7):
+        put(bench, queue, number)
+    take(bench, queue, 6).feed(ack(1, 0, multiple=True))
+    again = make_bench(segment_octets=4096)
+    found = again.recovered(**rules)
+    window = waiting_window(found)
+    enter_all(found)
+    assert (len(found.segments()), len(window)) == (2, 0)
