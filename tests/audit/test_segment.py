@@ -8,12 +8,15 @@ import numpy as np
 import pytest
 import writer
 
+from brokerd import plane
+from brokerd.audit import segment
 from brokerd.audit.fetch import other_place
 from brokerd.audit.files import FOREVER, Source, open_source
 from brokerd.audit.inspect import inspect
 from brokerd.audit.segment import read_triple
 from brokerd.audit.verdicts import audit
 from brokerd.store import format as layout
+from brokerd.store import reading
 
 START = 1_700_000_000_000_000_000
 
@@ -381,3 +384,22 @@ def test_a_compaction_that_a_crash_left_with_one_file_in_place_is_read_as_the_ne
     (tmp_path / "after" / f"{path}.new").write_bytes(octets[:8] + b"\7" + octets[9:])
     (one,) = audit(open_source(str(tmp_path / "after")))
     assert ("damage", "violated") in [(row["audit"], row["verdict"]) for row in one.audits]
+
+
+def test_lengths_that_lead_over_each_other_do_not_have_the_rest_of_the_segment_summed_up_each_time(
+        tmp_path, monkeypatch):
+    root = writer.write_queue(tmp_path / "data", writer.simple_level(400), writer.Options(segment_messages=400))
+    path = f"{root}/vhost/queue/msgs.0000000001"
+    with open(path, "rb") as file:
+        octets = bytearray(file.read())
+    end = int.from_bytes(octets[40:44], "little")
+    positions = reading.scan_records(bytes(octets), end).positions
+    for position in positions[1::2].tolist():
+        octets[position + 4:position + 8] = ((end - position) // 16 * 8 + 8).to_bytes(4, "little")
+    summed, real = [], plane.scan_segment
+    monkeypatch.setattr(plane, "scan_segment", lambda some, number, start: (
+        summed.append(len(some) - start), real(some, number, start))[1])
+    sound = segment.check_records(bytes(octets), reading.scan_records(bytes(octets), end), 1)
+    assert sound.all()
+    assert sound.size == 200
+    assert sum(summed) <= end

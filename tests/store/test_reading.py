@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -167,3 +168,36 @@ def test_a_number_that_64_bits_cannot_hold_is_no_json_of_a_broker(text):
 
 def test_all_numbers_of_64_bits_are_read():
     assert reading.read_json(b"[9223372036854775807,-9223372036854775808,-1.5]") == [(1 << 63) - 1, -(1 << 63), -1.5]
+
+
+@given(st.data(), st.integers(1, 400))
+def test_what_can_be_reached_is_what_a_walk_comes_to(data, count):
+    steps = data.draw(st.lists(st.integers(1, 9) | st.just(1000), min_size=count, max_size=count))
+    successor = np.minimum(np.arange(count) + steps, count)
+    walk = [data.draw(st.integers(0, count - 1))]
+    while (following := int(successor[walk[-1]])) < count:
+        walk.append(following)
+    assert reading._reachable(np.append(successor, count), walk[0]).tolist() == walk
+
+
+def test_a_short_run_costs_nothing_of_the_records_behind_it():
+    successor = np.append(np.full(1 << 20, 1 << 20), 1 << 20)
+    successor[5:8] = (6, 7, 900_000)
+    tracemalloc.start()
+    assert reading._reachable(successor, 5).tolist() == [5, 6, 7, 900_000]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1 << 16
+
+
+def test_lengths_that_lead_over_each_other_are_summed_up_only_so_often(monkeypatch):
+    octets = bytearray(segment([bytes(200)] * 2000))
+    found = reading.scan_records(bytes(octets), len(octets))
+    for position in found.positions[1::2].tolist():
+        octets[position + 4:position + 8] = ((len(octets) - position) // 16 * 8 + 8).to_bytes(4, "little")
+    summed, real = [], layout.record_crc
+    monkeypatch.setattr(layout, "record_crc", lambda record, number: (
+        summed.append(len(record)), real(record, number))[1])
+    damaged = reading.scan_records(bytes(octets), len(octets))
+    assert sum(summed) < (reading.VAIN_TIMES + 2) * len(octets)
+    assert damaged.positions.tolist() == found.positions[::2].tolist()

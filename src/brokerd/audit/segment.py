@@ -417,11 +417,15 @@ def check_records(octets: bytes, records: reading.Records, number: int) -> np.nd
         from brokerd.plane import scan_segment  # A Spark worker may have only this package and numpy.
     except ImportError:
         return _check_without_plane(octets, records, number)
-    positions = records.positions
+    positions, view = records.positions, memoryview(octets)
     sound = np.zeros(positions.size, bool)
+    ends = (positions + records.headers["length"].astype(np.int64) + 7) & ~7
+    last = np.flatnonzero(np.append(ends[:-1] != positions[1:], True)[:positions.size])     # of each run without a gap
+    stops = ends[last[np.searchsorted(last, np.arange(positions.size))]]
     k = 0
     while k < positions.size:           # Once for each record that is not whole, and for each gap.
-        good = scan_segment(octets, number, int(positions[k]))[0]
+        # What stands in a gap is no record, and may have any length: its octets would be summed up each time.
+        good = scan_segment(view[:int(stops[k])], number, int(positions[k]))[0]
         behind = int(np.searchsorted(positions, good))
         sound[k:behind] = True
         k = max(behind, k + 1)

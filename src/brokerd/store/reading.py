@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 SIDE_NUMBER, SIDE_CRC = b',"line":', b',"crc":'   # in a line of order.jsonl, the last two of its members
 SIDE_DIGITS = 15
+VAIN_TIMES = 16                 # so often a segment is summed up in vain, in search of its records
 
 
 @cache
@@ -107,18 +108,26 @@ def scan_records(octets: Any, end: int) -> Records:
 
 def _follow_chain(octets: Any, end: int, positions: "numpy.ndarray", lengths: "numpy.ndarray",
                   following: "numpy.ndarray") -> tuple["numpy.ndarray", list[tuple[int, int]]]:
-    """Which candidates are records, and the gaps between them.  The loop turns once for each gap."""
+    """Which candidates are records, and the gaps between them.  The loop turns once for each gap.
+
+    Damaged lengths may lead over each other.  Once so many octets were summed up in vain, no candidate that leads over
+    the next one is believed, unless a record leads to it."""
     import numpy as np
 
     view, count = memoryview(octets).cast("B"), positions.size
-    number = int.from_bytes(view[8:16], "little")
+    number, patience = int.from_bytes(view[8:16], "little"), VAIN_TIMES * end
 
     def crc_is_right(index: int) -> bool:
+        nonlocal patience
         position, length = int(positions[index]), int(lengths[index])
         if length < layout.HEADER_OCTETS or position + length > end:
             return False
+        if patience < 0 and index + 1 < count and position + length > positions[index + 1]:
+            return False
         stored = int.from_bytes(view[position + 8:position + 12], "little")
-        return layout.record_crc(view[position:position + length], number) == stored
+        right = layout.record_crc(view[position:position + length], number) == stored
+        patience -= 0 if right else length
+        return right
 
     def seq(index: int) -> int:
         return int.from_bytes(view[int(positions[index]) + 16:int(positions[index]) + 24], "little")
@@ -153,18 +162,30 @@ def _follow_chain(octets: Any, end: int, positions: "numpy.ndarray", lengths: "n
 
 
 def _reachable(successor: "numpy.ndarray", start: int) -> "numpy.ndarray":
-    """The indices that can be reached from ``start``, rising.  The stride doubles, so few steps are needed."""
+    """The indices that can be reached from ``start``, rising; each leads to a higher one.
+
+    Looks at windows of them, each wider than the one before, so that the work grows with what is reached.  Within one
+    the stride doubles, so few steps are needed.
+    """
     import numpy as np
 
-    count = successor.size - 1
-    run, jump = np.array([start]), successor
-    while True:
-        ahead = jump[run]
-        ahead = ahead[ahead < count]
-        if not ahead.size:
-            return run
-        run = np.concatenate((run, ahead))
-        jump = jump[jump]
+    count, wide = successor.size - 1, 64
+    parts = []
+    while start < count:
+        size = min(wide, count - start)
+        jump = np.append(np.minimum(successor[start:start + size] - start, size), size)     # The last one: outside.
+        run = np.zeros(1, np.int64)
+        while True:
+            ahead = jump[run]
+            ahead = ahead[ahead < size]
+            if not ahead.size:
+                break
+            run = np.concatenate((run, ahead))
+            jump = jump[jump]
+        parts.append(run + start)
+        start = int(successor[parts[-1][-1]])
+        wide *= 4
+    return np.concatenate(parts)
 
 
 def _joined(gaps: list[tuple[int, int]]) -> list[tuple[int, int]]:
