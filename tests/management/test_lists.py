@@ -1,11 +1,12 @@
 """Order, pages and columns of lists."""
 
 import asyncio
+import json
 
 import pytest
 
 from brokerd.management.answers import BadRequest
-from brokerd.management.lists import in_order, list_here, make_list, only_columns
+from brokerd.management.lists import answer_list, in_order, list_here, make_list, only_columns
 
 
 class Call:
@@ -54,6 +55,34 @@ def test_a_filter_needs_a_page_as_with_rabbitmq():
 def test_order_comes_before_pages():
     found, _ = answer({"sort": "stats.n", "sort_reverse": "true", "page": "1", "page_size": "2"}, ROWS)
     assert [row["name"] for row in found["items"]] == ["b", "a"]
+
+
+@pytest.mark.parametrize("query", [
+    {}, {"columns": "name,stats.n"}, {"sort": "name"}, {"page": "1", "page_size": "2"}, {"name": "a"},
+])
+@pytest.mark.parametrize("rows", [ROWS, ROWS[:1], []])
+def test_an_answer_made_row_by_row_is_the_list(query, rows):
+    response = asyncio.run(answer_list(Call(query, rows), "queue list", lambda row: {**row, "more": 1}))
+    found = asyncio.run(make_list(Call(query, rows), "queue list", lambda row: {**row, "more": 1}))
+    assert json.loads(response.body) == found
+    assert response.headers["content-type"] == "application/json"
+
+
+def test_rows_of_a_whole_list_are_given_up_one_by_one():
+    call = Call({}, ROWS)
+    given = {"items": [dict(row) for row in ROWS]}
+    left = []
+
+    async def ask(verb):
+        return given
+
+    def shape(row):
+        left.append(len(given["items"]))
+        return row
+
+    call.ask = ask
+    assert json.loads(asyncio.run(answer_list(call, "queue list", shape)).body) == ROWS
+    assert left == [2, 1, 0]
 
 
 def test_columns_may_lie_in_tables():

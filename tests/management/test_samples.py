@@ -101,3 +101,13 @@ def test_an_overview_costs_the_broker_a_hundredth_of_its_time(monkeypatch):
         return before, broker.number
 
     assert asyncio.run(run()) == (10, 20)
+
+
+def test_the_counters_of_an_idle_thing_are_kept_once(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(samples.time, "monotonic", lambda: now[0])
+    made = Samples(None)
+    for now[0] in (0.0, 5.0, 10.0):
+        assert made.rates_of("q", {"publish": 100}) == {"publish": 0.0}
+    _, old, latest, newest = made._things["q"]
+    assert (old is newest, latest) == (True, 10.0)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 
+import pytest
 from tests.broker import ROOT, SECONDS, environment
 from tests.management.http import Http, reserve_http
 from tests.server.clients import close_all, connect
@@ -42,6 +43,18 @@ def await_true(question):
 def test_a_broker_without_http_starts_no_second_process(broker):
     assert children(broker.pid) == []
     assert "HTTP" not in broker.log_text()
+
+
+@pytest.mark.parametrize(("env", "threshold"), [({}, "262144"), ({"MALLOC_MMAP_THRESHOLD_": "1048576"}, "1048576")])
+def test_large_answers_leave_no_gaps_in_the_memory_and_the_operators_environment_comes_first(
+        make_broker, env, threshold):
+    broker = make_broker("--http-port", reserve_http(), env=env)
+    broker.may_fork = False  # A fork would have the variables of the tests.
+    broker.start()
+    broker.wait_for_log(LISTENS)
+    (pid,) = children(broker.pid)
+    with open(f"/proc/{pid}/environ") as file:
+        assert f"MALLOC_MMAP_THRESHOLD_={threshold}" in file.read().split("\0")
 
 
 def test_the_start_of_the_broker_imports_nothing_of_http(tmp_path):

@@ -12,6 +12,7 @@ is deleted: see ``Carried``.
 import re
 import time
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
@@ -27,7 +28,9 @@ VHOSTS_MAX = 100
 _NOT_UTF8 = re.compile(r"[\ud800-\udfff]")  # how a str holds such an octet
 _LIKE_ESCAPE = re.compile(r"(\\+)(?=[\ud800-\udfff]|ud[89a-f][0-9a-f]{2})")
 Labels = dict[str, str]
-Sample = tuple[Labels, float] | tuple[Labels, float, str]  # with what the sample's name has behind the family's
+Written = str  # labels as they stand in braces, made once for a row that is in many families
+# With what the sample's name has behind the family's
+Sample = tuple[Labels | Written, float] | tuple[Labels | Written, float, str]
 
 
 class Family(NamedTuple):
@@ -334,14 +337,17 @@ def _of_rows(noun: str, labels: dict[str, str], columns: tuple[_Column, ...], pr
         for vhost in vhosts:
             rows += (await call.ask(f"{noun} list", vhost=vhost))["items"]
         start = prefix if prefix and start == "rabbitmq_" else start.replace("rabbitmq_", prefix or "rabbitmq_")
-        named = [({label: str(row.get(field) or "") for label, field in labels.items()}, row) for row in rows]
-        return [
-            Family(f"{start}{each.name}", each.kind, each.help,
-                   [(labels, value) for labels, row in named if (value := each.value(row)) is not None])
-            for each in columns
-        ]  # fmt: skip
+        named = [
+            (_written({label: str(row.get(field) or "") for label, field in labels.items()}), row) for row in rows
+        ]
+        return [Family(f"{start}{each.name}", each.kind, each.help, _column(named, each)) for each in columns]
 
     return make
+
+
+def _column(named: list[tuple[Written, dict[str, Any]]], column: _Column) -> Iterator[Sample]:
+    """The samples of a metric of each row.  They are made when they are written: all at once would be many objects."""
+    return ((labels, value) for labels, row in named if (value := column.value(row)) is not None)
 
 
 OF_QUEUE = {"vhost": "vhost", "queue": "name"}
@@ -479,21 +485,26 @@ def _answer(families: Iterable[Family]) -> Response:
 
 def expose(families: Iterable[Family]) -> bytes:
     """The families in Prometheus' text format.  A family of which there are several has one head."""
-    by_name: dict[str, tuple[Family, list[Sample]]] = {}
+    by_name: dict[str, tuple[Family, list[Iterable[Sample]]]] = {}
     for family in families:
-        by_name.setdefault(family.name, (family, []))[1].extend(family.samples)
-    lines: list[str] = []
-    for name, (family, samples) in by_name.items():
-        lines += (f"# HELP {name} {_escaped(family.help)}", f"# TYPE {name} {family.kind}")
-        for labels, value, *more in samples:
-            each = f"{name}{more[0]}" if more else name
-            if labels:
-                inner = ",".join([f'{label}="{_quoted(text)}"' for label, text in labels.items()])
-                lines.append(f"{each}{{{inner}}} {value}")
-            else:
-                lines.append(f"{each} {value}")
+        by_name.setdefault(family.name, (family, []))[1].append(family.samples)
+    return b"".join([_exposed(family, chain.from_iterable(samples)) for family, samples in by_name.values()])
+
+
+def _exposed(family: Family, samples: Iterable[Sample]) -> bytes:
+    name = family.name
+    lines = [f"# HELP {name} {_escaped(family.help)}", f"# TYPE {name} {family.kind}"]
+    for labels, value, *more in samples:
+        each = f"{name}{more[0]}" if more else name
+        inner = labels if isinstance(labels, str) else _written(labels)
+        lines.append(f"{each}{{{inner}}} {value}" if inner else f"{each} {value}")
     lines.append("")
     return "\n".join(lines).encode("utf-8", "replace")
+
+
+def _written(labels: Labels) -> Written:
+    """Labels, as they stand in braces."""
+    return ",".join([f'{label}="{_quoted(text)}"' for label, text in labels.items()])
 
 
 def _escaped(text: str) -> str:

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from brokerd.management import rabbit_shapes as shapes
 from brokerd.management.answers import NotThere, as_json
 from brokerd.management.app import Call, Route
-from brokerd.management.lists import list_here, make_list, only_columns
+from brokerd.management.lists import answer_list, list_here, only_columns
 from brokerd.management.rabbit_shapes import Shapes
 
 DEFAULT_EXCHANGE = "amq.default"  # RabbitMQ's name for it in paths
@@ -77,7 +77,7 @@ def lister(noun: str, **names: str) -> Any:
                 await call.ask("vhost show", vhost=fields["vhost"])
         if "user" in fields and noun != "connection":
             await call.ask("user show", user=fields["user"])
-        return as_json(await make_list(call, f"{noun} list", await shaper(call, noun), **fields))
+        return await answer_list(call, f"{noun} list", await shaper(call, noun), **fields)
 
     return handler
 
@@ -91,13 +91,13 @@ async def shaper(call: Call, noun: str) -> shapes.Shape:
 
 
 async def _users_without_permissions(call: Call) -> Response:
-    return as_json(await make_list(call, "user list", shapes.user, without_permissions=True))
+    return await answer_list(call, "user list", shapes.user, without_permissions=True)
 
 
 async def _channels_of_connection(call: Call) -> Response:
     await call.ask("connection show", connection=call.values["name"])
     shape = await shaper(call, "channel")
-    return as_json(await make_list(call, "channel list", shape, connection=call.values["name"]))
+    return await answer_list(call, "channel list", shape, connection=call.values["name"])
 
 
 async def _topic_permissions(call: Call) -> Response:
@@ -212,21 +212,19 @@ def _of_parents() -> list[tuple[str, str, Route]]:
 async def _bindings_of_queue(call: Call) -> Response:
     vhost, queue = call.values["vhost"], call.values["queue"]
     await call.ask("queue show", vhost=vhost, queue=queue)
-    rows = await make_list(call, "binding list", shapes.as_it_is, vhost=vhost, destination=queue,
-                           destination_type="queue")  # fmt: skip
-    return as_json(rows)
+    return await answer_list(call, "binding list", shapes.as_it_is, vhost=vhost, destination=queue,
+                             destination_type="queue")  # fmt: skip
 
 
 async def _bindings_from(call: Call) -> Response:
     vhost = await _known_exchange(call)
-    return as_json(await make_list(call, "binding list", shapes.as_it_is, vhost=vhost, source=call.values["exchange"]))
+    return await answer_list(call, "binding list", shapes.as_it_is, vhost=vhost, source=call.values["exchange"])
 
 
 async def _bindings_to(call: Call) -> Response:
     vhost = await _known_exchange(call)
-    rows = await make_list(call, "binding list", shapes.as_it_is, vhost=vhost, destination=call.values["exchange"],
-                           destination_type="exchange")  # fmt: skip
-    return as_json(rows)
+    return await answer_list(call, "binding list", shapes.as_it_is, vhost=vhost, destination=call.values["exchange"],
+                             destination_type="exchange")  # fmt: skip
 
 
 async def _known_exchange(call: Call) -> str:

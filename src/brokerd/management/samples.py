@@ -122,6 +122,8 @@ class Samples:
                 self._things[thing] = (now, counters, now, counters)
             return dict.fromkeys(counters, 0.0)
         when, old, latest, newest = known
+        if counters == newest:
+            counters = newest  # The same table once: of ten thousand idle queues it is megabytes.
         if now - latest >= APART_SECONDS:
             when, old = latest, newest
             self._things[thing] = (when, old, now, counters)

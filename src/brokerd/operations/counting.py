@@ -3,21 +3,21 @@
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
+from brokerd import plane
 from brokerd.operations.jobs import ON_LOOP, Pace
 from brokerd.operations.rows import TypedDict
 
 if TYPE_CHECKING:
-    from brokerd import plane
     from brokerd.node import Node
     from brokerd.queues.queue import Queue
 
-# RabbitMQ's name of a counter, and the queue's.
+QUEUES_AT_ONCE = 500
+# RabbitMQ's names of the counters of queues, in the plane's order.
 QUEUE_COUNTERS = (
-    ("publish", "published"), ("deliver", "delivered"), ("get", "got"), ("ack", "acked"), ("redeliver", "redelivered"),
-    ("return_to_queue", "returned"), ("expire", "expired"), ("discard", "discarded"), ("dead_letter", "dead_lettered"),
-    ("refuse", "refused"), ("limit", "limited"), ("time_out", "timed_out"), ("deliver_no_ack", "delivered_no_ack"),
-    ("get_no_ack", "got_no_ack"),
+    "publish", "deliver", "get", "ack", "redeliver", "return_to_queue", "expire", "discard", "dead_letter", "refuse",
+    "limit", "time_out", "deliver_no_ack", "get_no_ack",
 )  # fmt: skip
+
 
 class Histogram(TypedDict):
     """How many there were of at most each bound, the lowest first; the last number counts those above all bounds."""
@@ -32,7 +32,7 @@ STREAM_FIGURES = ("count", "readers", "octets", "lag", "oldest_age_ms", "removed
 
 def stats_of(queue: "Queue") -> dict[str, int]:
     """The counters of one queue since the start."""
-    return {name: getattr(queue, attribute) for name, attribute in QUEUE_COUNTERS}
+    return dict(zip(QUEUE_COUNTERS, plane.counters_of(queue), strict=True))
 
 
 def count(node: "Node") -> Generator[Any, None, tuple[dict[str, int], dict[str, int], dict[str, int]]]:
@@ -42,7 +42,7 @@ def count(node: "Node") -> Generator[Any, None, tuple[dict[str, int], dict[str, 
         ("connections", "channels", "consumers", "exchanges", "queues", "queues_paused", "messages_ready",
          "messages_unacknowledged"), 0,
     )  # fmt: skip
-    stats = dict.fromkeys([name for name, _ in QUEUE_COUNTERS], 0)
+    stats = dict.fromkeys(QUEUE_COUNTERS, 0)
     stats |= {"publish_in": 0, "publish_out": 0} | node.core.figures()
     totals["publishers"] = stats.pop("publishers")
     totals["connections"] = len(node.connections)
@@ -59,18 +59,28 @@ def count(node: "Node") -> Generator[Any, None, tuple[dict[str, int], dict[str, 
                 stats["publish_out"] += exchange.tally.routed
             if pace.is_over():
                 yield ON_LOOP
-        for queue in list(vhost.queues.values()):
-            totals["consumers"] += queue.consumer_count
-            totals["queues_paused"] += queue.paused_at is not None
-            totals["messages_ready"] += queue.ready
-            totals["messages_unacknowledged"] += queue.unacked
-            for name, attribute in QUEUE_COUNTERS:
-                stats[name] += getattr(queue, attribute)
-            if queue.stream is not None:
-                _add_stream(streams, vhost.name, queue, node.clock.epoch_ns())
+        queues = list(vhost.queues.values())
+        for begin in range(0, len(queues), QUEUES_AT_ONCE):
+            some = queues[begin:begin + QUEUES_AT_ONCE]
+            _add_queues(totals, stats, some)
+            for queue in some:
+                if queue.stream is not None:
+                    _add_stream(streams, vhost.name, queue, node.clock.epoch_ns())
+                    if pace.is_over():
+                        yield ON_LOOP
             if pace.is_over():
                 yield ON_LOOP
     return totals, stats, streams
+
+
+def _add_queues(totals: dict[str, int], stats: dict[str, int], queues: "list[Queue]") -> None:
+    consumers, ready, unacked, counters = plane.sum_counters(queues)
+    totals["consumers"] += consumers
+    totals["messages_ready"] += ready
+    totals["messages_unacknowledged"] += unacked
+    totals["queues_paused"] += sum([queue.paused_at is not None for queue in queues])
+    for name, number in zip(QUEUE_COUNTERS, counters, strict=True):
+        stats[name] += number
 
 
 def _add_stream(streams: dict[str, int], vhost: str, queue: "Queue", now: int) -> None:

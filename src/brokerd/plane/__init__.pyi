@@ -538,6 +538,11 @@ class Syncer:
 def describe_retention(queue: Queue) -> tuple[int, int, int, int]:
     """Segments that are retained, their octets, the first message in the oldest of them (0: none), and how many messages were
     replayed since start."""
+def counters_of(queue: Queue) -> tuple[int, ...]:
+    """published, delivered, got, acked, redelivered, returned, expired, discarded, dead_lettered, refused, limited, timed_out,
+    delivered_no_ack and got_no_ack of the queue."""
+def sum_counters(queues: list[Any]) -> tuple[int, int, int, tuple[int, ...]]:
+    """Consumers, ready messages, those that are out, and the counters of counters_of(), summed over these queues."""
 def letter_headers(queue: Queue, seq: int) -> bytes:
     """The headers that the queue's gate adds to the dead letter of a message that is aside: items of a table."""
 def purge_some(queue: Queue, below: int, most: int) -> tuple[int, bool]:

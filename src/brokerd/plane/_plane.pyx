@@ -77,6 +77,7 @@ One compiled unit, so that a message's way is inlined; one concern a file:
     transaction.pxi what was kept, committed
     recovery.pxi    segments found at start, and rewritten
     purge.pxi       all messages of a queue dropped, in pieces
+    counters.pxi    what queues have counted, summed
     check.pxi       every count compared with what it counts: for tests
     queue.pxi       Queue, as the control plane sees it
     channel.pxi     Channel and Consumer, as the session sees them
@@ -247,6 +248,7 @@ include "core.pxi"
 include "transaction.pxi"
 include "recovery.pxi"
 include "purge.pxi"
+include "counters.pxi"
 include "check.pxi"
 include "queue.pxi"
 include "channel.pxi"
