@@ -6,6 +6,7 @@ import pytest
 
 from brokerd.cli import ctl_tables
 from brokerd.operations import table
+from brokerd.operations.lists import Page
 
 
 def test_a_list_is_a_table_whose_numbers_stand_at_the_right():
@@ -48,6 +49,15 @@ def test_every_column_is_a_field_of_the_rows(key):
     listed = schema["properties"].get("items") or schema["properties"]["changes"]
     fields = schema["$defs"][listed["items"]["$ref"].rpartition("/")[2]]["properties"]
     assert set(ctl_tables.COLUMNS[key]) <= set(fields)
+
+
+def test_a_list_of_nothing_but_rows_is_a_table():
+    pages = set(table.adapter(Page).json_schema()["properties"])
+    for name, row in table.by_name().items():
+        noun, verb = name.split()
+        fields = set(table.adapter(row.answer).json_schema().get("properties", ()))
+        if verb == "list" and fields - pages == {"items"}:
+            assert (noun, verb) in ctl_tables.COLUMNS, name
 
 
 def test_times_of_a_list_are_shown_as_times():

@@ -43,6 +43,8 @@ COLUMNS: dict[tuple[str, str], tuple[str, ...]] = {
     ("stream", "list"): ("vhost", "name", "messages", "first_offset", "next_offset", "octets", "oldest_age_ms", "reads",
                          "readers", "lag", "missed"),
     ("stream", "read"): ("offset", "exchange", "routing_key", "properties", "payload_bytes", "payload"),
+    ("trace_file", "list"): ("name", "size"),
+    ("tracer", "list"): ("vhost", "name", "pattern", "format", "state", "messages", "missed", "since", "user", "why"),
     ("topic_permission", "list"): ("vhost", "user", "exchange", "write", "read"),
     ("upstream", "list"): ("vhost", "name", "links", "running", "definition"),
     ("user", "list"): ("name", "tags", "hashing_algorithm", "limits"),
