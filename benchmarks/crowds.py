@@ -213,6 +213,33 @@ def long_commit(it: Abuser) -> Iterator[Step]:
 
 
 @contextlib.contextmanager
+def copies(it: Abuser) -> Iterator[Step]:
+    """A message of 1 MiB goes to 500 queues of one message each."""
+    names = it.queues(500, x_max_length=1)
+    exchange(it, "fanout")
+    it.bind([(name, "", {}) for name in names])
+
+    def work() -> None:
+        it.do(publish("", EXCHANGE, octets=1 << 20))
+
+    yield work
+    it.delete(names)
+
+
+@contextlib.contextmanager
+def carbon_copies(it: Abuser) -> Iterator[Step]:
+    """A message with 3,000 keys in CC goes to as many queues of one message each."""
+    names = it.queues(3000, x_max_length=1)
+    octets = publish(names[0], headers={"CC": names[1:]})
+
+    def work() -> None:
+        it.do(octets)
+
+    yield work
+    it.delete(names)
+
+
+@contextlib.contextmanager
 def weights(it: Abuser) -> Iterator[Step]:
     """A consistent hash exchange of 10,000 queues gets a queue of 100,000 times their weight, and loses it."""
     names = it.queues(10_000)
@@ -274,6 +301,7 @@ def letters_by_topics(it: Abuser) -> Iterator[Step]:
 CASES: dict[str, Callable[[Abuser], contextlib.AbstractContextManager[Step]]] = {
     "history": history, "last binding": last_binding, "one queue": one_queue, "behind a commit": behind_a_commit,
     "recover": recover, "rejected": rejected, "long chain": long_chain, "many leave": many_leave, "large": large,
-    "large commit": large_commit, "long commit": long_commit, "weights": weights, "levels": levels,
+    "large commit": large_commit, "long commit": long_commit, "copies": copies,
+    "carbon copies": carbon_copies, "weights": weights, "levels": levels,
     "topics of letters": letters_by_topics,
 }  # fmt: skip

@@ -48,6 +48,8 @@ In these one request, or one end, is very large:
     large           a message of 100 MiB is published and purged
     large commit    the same in a transaction
     long commit     a transaction of 300,000 messages of 100 octets
+    copies          a message of 1 MiB goes to 500 queues
+    carbon copies   a message with 3,000 keys in CC goes to as many queues
     weights         an x-consistent-hash exchange of 10,000 queues gets one of 100,000 times their weight, and loses it
     levels          40 queues get a message in each of 255 priorities, give them out, get them again and are deleted
     topics of letters   a dead letter goes through a fanout to 200 topic exchanges of 202 patterns each

@@ -89,6 +89,7 @@ TESTED_ELSEWHERE = {
     "vhost/names": "session/test_topology.py",
     "audit/layout": "store/test_reading.py",
     "plane/dues": "plane/test_retry.py",
+    "plane/put": "plane/test_publish.py",
     # Parts of reading one segment; said through it.
     "audit/_journal": "audit/test_segment.py",
     "audit/fetch": "audit/test_segment.py",

@@ -87,3 +87,61 @@ def test_a_queue_finishes_its_deaths_also_where_room_is_found_little_by_little(m
         pieces += 1
     assert 90 < pieces <= 101
     assert [queue.ready for queue in targets] == [1] * 100
+
+
+@pytest.fixture
+def large(make_bench):
+    """Two messages of 512 KiB die in one queue; their letters go to 12 others."""
+    bench = make_bench(work_ns=1, go_on=lambda: None, segment_octets=1 << 20)
+    bench.at(1000)
+    dying = Dying(bench)
+    dying.more = [bench.queue(b"%d" % number) for number in range(12)]
+    dying.answer = plane.Answer(tuple(dying.more), cacheable=True)
+    dying.bodies = [bytes([n]) * (1 << 19) for n in (1, 2)]
+    return dying
+
+
+def die(large, *, at_least_once):
+    large.queue.letters = plane.Letters(large.routes, b"q", b"dlx", at_least_once=at_least_once)
+    for body in large.bodies:
+        large.bench.core.put((large.queue,), b"", b"q", b"\0\0", body)
+    large.queue.set_rules(dead_letters=True, max_length=0)
+    large.bench.core.turn()
+
+
+def ready_of(large):
+    return [queue.ready for queue in large.more]
+
+
+@pytest.mark.parametrize("at_least_once", [False, True])
+def test_a_letter_of_many_octets_goes_to_many_queues_in_parts(large, at_least_once):
+    die(large, at_least_once=at_least_once)
+    seen = {sum(ready_of(large))}
+    while sum(ready_of(large)) < 24:
+        large.bench.core.turn()
+        seen.add(sum(ready_of(large)))
+    assert len(seen) > 10
+    large.bench.turns()
+    assert ready_of(large) == [2] * 12
+    assert all([row[6] for row in queue.browse(0, 9)] == large.bodies for queue in large.more)
+    assert (large.queue.died, large.queue.aside) == ([], 0)
+
+
+def test_a_letter_goes_on_to_the_queues_with_which_it_began(large):
+    die(large, at_least_once=False)
+    while not sum(ready_of(large)):
+        large.bench.core.turn()
+    large.answer = plane.Answer((large.more[0],), cacheable=True)
+    large.routes.clear()
+    large.bench.turns()
+    assert ready_of(large) == [2] + [1] * 11
+
+
+def test_a_letter_whose_queue_gets_other_rules_between_two_parts_is_not_lost(large):
+    die(large, at_least_once=False)
+    while not sum(ready_of(large)):
+        large.bench.core.turn()
+    large.queue.letters = plane.Letters(large.routes, b"q", b"dlx")
+    large.bench.turns()
+    assert min(ready_of(large)) == 2
+    assert sum(ready_of(large)) <= 2 * 12 + 2

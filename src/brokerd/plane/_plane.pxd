@@ -58,12 +58,12 @@ cdef struct entry_t
 cdef struct content_t
 cdef struct large_t
 cdef struct kept_t
+cdef struct scatter_t
 cdef struct route_t
 cdef struct by_headers_t
 cdef struct extracts_t
 cdef struct conn_t
 cdef struct learner_t
-
 cdef extern from "key_hash.h" nogil:
     ctypedef struct hash_key_t:
         pass
@@ -359,7 +359,8 @@ cdef struct letters_t:          # how a queue's dead letters are made; owned by 
     void *routes                # borrowed: the Routes that are asked
     const uint64_t *generations # theirs
     route_t *route              # of the last letter, as long as `generation` is theirs
-    uint64_t generation
+    uint64_t generation, scattered  # scattered: seq of the message whose letter `scatter` has
+    scatter_t *scatter          # NULL: no letter is in some of its queues alone
 
 cdef struct rules_t:
     int64_t ttl                 # ns; -1: none
@@ -477,6 +478,7 @@ cdef struct channel_t:
     void *owner
     content_t *content
     kept_t *kept                # NULL: nothing is kept
+    scatter_t *scatter          # NULL: no message is in some of its queues alone
     entry_t *ring
     uint32_t ring_capacity      # a power of two, or 0
     uint32_t unacked
@@ -512,7 +514,7 @@ cdef struct channel_t:
     bint closing
     bint closed
     bint flow
-    bint tx                     # publishes wait for commit, and settlements go up
+    bint tx, is_rare            # publishes wait for commit, and settlements go up; tx, or there is a scatter
     bint keeps                  # of tx: the plane keeps the publishes that it can, until one must go up
     uint64_t n_got, n_returned  # deliveries by basic.get; deliveries that were given back
 

@@ -43,6 +43,8 @@ One compiled unit, so that a message's way is inlined; one concern a file:
     duplicates.pxi  duplicates left out of a publish
     retention.pxi   settled messages that stay, and come again
     kept.pxi        what a transaction publishes, until commit
+    put.pxi         a message stored in its queues
+    scatter.pxi     ... in one part of them after the other
     publish.pxi     a message on its way in
     content.pxi     a message that arrives in parts
     letters.pxi     dead letters made and stored
@@ -91,7 +93,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from cpython.buffer cimport PyBUF_WRITE
 from cpython.ref cimport Py_DECREF, Py_INCREF
-from libc.errno cimport EDQUOT, EINTR, EINVAL, EIO, EMFILE, ENFILE, ENOENT, ENOMEM, errno
+from libc.errno cimport EAGAIN, EDQUOT, EINTR, EINVAL, EIO, EMFILE, ENFILE, ENOENT, ENOMEM, errno
 from libc.stdio cimport rename, snprintf
 from libc.stdlib cimport calloc, free, malloc, qsort, realloc
 from libc.string cimport memcmp, memcpy, memmove, memset, strdup, strlen
@@ -214,6 +216,8 @@ include "matching.pxi"
 include "duplicates.pxi"
 include "retention.pxi"
 include "kept.pxi"
+include "put.pxi"
+include "scatter.pxi"
 include "publish.pxi"
 include "content.pxi"
 include "letters.pxi"

@@ -82,6 +82,7 @@ cdef class Channel:
         content_free(&self.c)
         kept_free(self.c.kept)
         self.c.kept = NULL
+        scatter_end(&self.c)
 
     cdef void leave_lists(self):
         cdef channel_t *ch = &self.c
@@ -166,6 +167,7 @@ cdef class Channel:
     @tx.setter
     def tx(self, bint value):
         self.c.tx = value
+        self.c.is_rare = value or self.c.scatter != NULL
 
     @property
     def keeps(self):
@@ -420,6 +422,7 @@ cdef class Channel:
         content_free(ch)
         if ch.conn.pending == ch:
             ch.conn.pending = NULL
+        scatter_end(ch)
         self.leave_lists()
         ch.conn.channels[ch.number] = NULL
         if ch.publishes:

@@ -12,8 +12,7 @@ cdef enum:
     HEADERS_MOST = 64           # in a message; the control plane forwards one with more
     DEATHS_MOST = 32            # in an x-death
     DEATH_FIELDS_MOST = 16      # in one death
-    UPCALL = 8                  # cost of a call to the control plane; a letter that the plane makes costs 1 for each target,
-    COPIED_OCTETS = 4096        # ... and 1 more for each so many octets that are copied to a target
+    UPCALL = 8                  # cost of a call to the control plane; a letter that the plane makes costs 1 for each target (put.pxi)
     LETTER_ADDS = 4096          # more octets than a death can add to the properties: seven names of 255, and LETTER_HEADERS
     LETTER_HEADERS = 1100       # octets that the queue's gate adds
     OWN_HEADERS = 2             # ... and how many headers
@@ -473,11 +472,6 @@ cdef enum:
     UNHURRIED_TARGETS = 64      # room in so many is found at once if this holds up no turn
 
 
-cdef inline uint64_t cost_of_copies(uint64_t targets, uint64_t octets) noexcept nogil:
-    """What it costs to store a message of so many octets in so many queues; at least 1."""
-    return max(<uint64_t>1, targets * (1 + octets // COPIED_OCTETS))
-
-
 cdef int forward(queue_t *q, place_t *dead, uint64_t *spent, uint32_t *stored, bint hurried) noexcept nogil:
     """Store the dead letter of a message that is dying in its targets, and add its cost to `spent`.  stored: as
     store_message() sets it; it WAITS if the letter goes at least once.  hurried: others wait for their turn."""
@@ -492,6 +486,7 @@ cdef int forward(queue_t *q, place_t *dead, uint64_t *spent, uint32_t *stored, b
     cdef int64_t n
     cdef uint8_t own[LETTER_HEADERS]
     cdef uint32_t own_n = 0
+    cdef int err
     if seg_map(dead.seg) != 0:
         return FORWARD_UP
     message_of(dead.seg.map + dead.position, &m)
@@ -500,9 +495,14 @@ cdef int forward(queue_t *q, place_t *dead, uint64_t *spent, uint32_t *stored, b
     if not l.has_key:
         memcpy(names + names_n, m.names + 1 + m.names[0], m.names_n - 1 - m.names[0])
         names_n += m.names_n - 1 - m.names[0]
-    r = route_of_letter(l, names, names_n, spent)
-    if r == NULL or r.up or not can_all_take(r, q, l.at_least_once) or m.body_n > q.core.message_octets_max:
-        return FORWARD_UP
+    if UNLIKELY(l.scatter != NULL) and l.scattered != dead.seq:
+        scatter_letter_end(l)       # That message is gone.
+    if UNLIKELY(l.scatter != NULL):
+        r = &l.scatter.route
+    else:
+        r = route_of_letter(l, names, names_n, spent)
+        if r == NULL or r.up or not can_all_take(r, q, l.at_least_once) or m.body_n > q.core.message_octets_max:
+            return FORWARD_UP
     half = m.properties_n + LETTER_ADDS
     room = letter_room(q.core, 2 * half)
     if room == NULL:
@@ -523,6 +523,9 @@ cdef int forward(queue_t *q, place_t *dead, uint64_t *spent, uint32_t *stored, b
     complete(&m, &known)
     if not can_be_read(q, &m):
         return FORWARD_UP
+    if UNLIKELY(is_much(r.targets_n, &m)) and q.core.work_ns != NEVER:
+        err = scatter_letter(q, dead.seq, r, &m, spent, stored)
+        return FORWARD_LATER if err == EAGAIN else FORWARDED if err == 0 else FORWARD_UP
     if r.targets_n > (1 if hurried else UNHURRIED_TARGETS) \
             and not reserve_in_many(r.targets, r.targets_n, &m, q.core.work_ns):
         q.core.affairs += 1
@@ -554,6 +557,9 @@ cdef class Letters:
         self.l.has_key = routing_key is not None
         self.l.per_message = per_message
         self.l.at_least_once = at_least_once
+
+    def __dealloc__(self):
+        scatter_letter_end(&self.l)
 
     def make(self, str reason not None, bytes exchange not None, bytes routing_key not None, bytes properties not None,
              uint64_t time_s, bytes own not None=b""):

@@ -77,7 +77,7 @@ cdef inline void begin_message(message_t *m, channel_t *ch, const uint8_t *metho
 cdef int publish(channel_t *ch, const uint8_t *method, uint32_t method_n, const uint8_t *header, uint32_t header_n,
                  const uint8_t *body, uint64_t body_n, event_t *e) noexcept nogil:
     """Store a whole message in every queue it is routed to.  Returns DONE, ROUTE, FAULT, STALL or TURN.  After ROUTE, STALL and
-    TURN the message is stored nowhere, and the caller comes with it again."""
+    TURN the message is stored nowhere, or in some of its queues (scatter.pxi), and the caller comes with it again."""
     cdef message_t m
     cdef route_t *r
     cdef queue_t *q
@@ -85,7 +85,9 @@ cdef int publish(channel_t *ch, const uint8_t *method, uint32_t method_n, const 
     cdef uint32_t stored = STORED
     if UNLIKELY(not properties_are_whole(header + 12, header + header_n, &known)):
         return fault(e, True, 502, b"malformed properties in content header of class 60", BASIC_PUBLISH)
-    if UNLIKELY(ch.tx):
+    if UNLIKELY(ch.is_rare):
+        if ch.scatter != NULL:
+            return scatter_publish(ch, method, method_n, header, header_n, body, body_n, &known, e)
         return keep(ch, method, method_n, header, header_n, body, body_n, &known, e)
     r = route_of(ch, method, method_n)
     if UNLIKELY(r == NULL) or UNLIKELY(not r.is_common) or UNLIKELY(known.ask) or UNLIKELY(body_n >= LARGE_BODY):
@@ -135,6 +137,9 @@ cdef int publish_by_rare_route(channel_t *ch, route_t *r, const uint8_t *method,
     if m.large != NULL:
         if r.answer == NULL and not large_has_copies(m.large, r.targets, r.targets_n, m.priority, ch.conn.core.work_ns):
             return TURN
+    elif UNLIKELY(is_much(r.targets_n, &m)) and r.answer == NULL and not r.checks_keys and not r.immediate \
+            and ch.conn.core.work_ns != NEVER:
+        return scatter_begin(ch, r, &m, e)
     elif r.targets_n > MANY_TARGETS and not reserve_in_many(r.targets, r.targets_n, &m, ch.conn.core.work_ns):
         return TURN
     if r.answer != NULL:
@@ -219,6 +224,45 @@ cdef void finish_publish(channel_t *ch, route_t *r, message_t *m, uint32_t queue
         return_unadmitted(ch, r.mandatory, m, stored)
     if ch.confirm:
         note_confirm(ch, stored)
+
+
+cdef int scatter_begin(channel_t *ch, route_t *r, message_t *m, event_t *e) noexcept nogil:
+    """Begin to store m in many queues, one part after the other.  r: its route, which is not needed any more."""
+    ch.scatter = scatter_new(r)
+    if ch.scatter == NULL:
+        e.error = ENOMEM
+        return STALL
+    ch.is_rare = True
+    if r.tally != NULL:
+        r.tally.published += 1
+        r.tally.routed += r.targets_n
+    ch.route = NULL
+    return scatter_on(ch, m, e)
+
+
+cdef int scatter_publish(channel_t *ch, const uint8_t *method, uint32_t method_n, const uint8_t *header, uint32_t header_n,
+                         const uint8_t *body, uint64_t body_n, known_t *known, event_t *e) noexcept nogil:
+    """publish() for the message that is in some of its queues already."""
+    cdef message_t m
+    cdef route_t *r = &ch.scatter.route
+    if r.properties == NULL:
+        begin_message(&m, ch, method, method_n, header + 12, header_n - 12, body, body_n, known)
+    else:
+        properties_are_whole(r.properties, r.properties + r.properties_n, known)
+        begin_message(&m, ch, method, method_n, r.properties, r.properties_n, body, body_n, known)
+    return scatter_on(ch, &m, e)
+
+
+cdef int scatter_on(channel_t *ch, message_t *m, event_t *e) noexcept nogil:
+    cdef scatter_t *s = ch.scatter
+    e.error = scatter_turn(ch.conn.core, s, m, ch.confirm)
+    if e.error != 0:
+        return STALL
+    if s.next < s.route.targets_n:
+        return TURN
+    finish_publish(ch, &s.route, m, s.route.targets_n, s.stored)
+    scatter_end(ch)
+    return DONE
 
 
 cdef int publish_unless_known(channel_t *ch, route_t *r, message_t *m, const uint8_t *properties, event_t *e) noexcept nogil:
@@ -343,177 +387,6 @@ cdef int store_with_participants(channel_t *ch, route_t *r, message_t *m) noexce
 cdef Message message_object(message_t *m):
     return Message((<const char *>m.names)[1:1 + m.names[0]], routing_key_of(m), (<const char *>m.properties)[:m.properties_n],
                    (<const char *>m.body)[:m.body_n])
-
-
-cdef enum:
-    STORED = 0              # `stored` of store_message() before it sets these bits:
-    WAITS = 1               # the confirm must wait for a sync
-    REFUSED = 2             # a queue refused the message
-    TAKEN = 4               # a queue stored it
-    UNADMITTED = 8          # a queue refused it because its gate does not admit it
-
-
-cdef inline void complete(message_t *m, known_t *known) noexcept nogil:
-    """Fill in the fields of m that follow from its pieces and properties."""
-    cdef uint64_t length = <uint64_t>RECORD + m.names_n + m.properties_n + m.body_n
-    if UNLIKELY(m.names_n + m.properties_n >= 0xFFFF):
-        length += 4
-    m.length = <uint32_t>length
-    m.priority = known.priority
-    m.large = NULL
-    m.keys = NULL
-    m.keys_at = 0
-    m.dedup_hash = 0
-    m.flags = (PERSISTENT if known.delivery_mode == 2 else 0) | (EXPIRES if known.expires else 0)
-
-
-cdef inline bint is_plain(queue_t *q, message_t *m) noexcept nogil:
-    """Whether m can be stored in q without a look at rules: q has none and no levels, and m has no expiration."""
-    return q.rules == NULL and q.levels_above == NULL and not q.dropped | q.lost and not m.flags & EXPIRES
-
-
-cdef void choose_key(queue_t *q, message_t *m) noexcept nogil:
-    """Choose the deduplication key of m's record in q: the queue's own if q has a window, else the exchange's."""
-    cdef const queue_key_t *key
-    m.flags &= ~<uint16_t>(KEY_OF_EXCHANGE | KEY_TTL)
-    if q.window != NULL:
-        key = key_of_queue(m.keys, q, &m.keys_at)
-        m.dedup_hash = key.hash if key != NULL else 0
-        m.key_is_new = key != NULL and key.is_new
-    else:
-        m.dedup_hash = m.keys.of_exchange
-        if m.dedup_hash:
-            m.flags |= KEY_OF_EXCHANGE
-    if m.dedup_hash and m.keys.ttl >= 0:
-        m.flags |= KEY_TTL
-
-
-cdef inline uint32_t mark_stored(store_t *st, message_t *m, bint waits) noexcept nogil:
-    """Mark the queue that stored m for delivery, and for the sync that it needs."""
-    cdef queue_t *q = st.queue
-    mark_dirty(q)
-    if m.flags & PERSISTENT and q.durable and (waits or UNLIKELY(m.keys != NULL)) and q.core.sync:
-        # The next sync covers a record with a key even if its own publisher asks for no confirm: a duplicate's confirm
-        # may wait for that sync.
-        mark_sync_dirty(st)
-        return TAKEN | WAITS if waits else TAKEN
-    return TAKEN
-
-
-cdef inline uint32_t store_in(store_t *st, message_t *m, bint waits) noexcept nogil:
-    """Append m to st, and mark the queue.  The caller has called reserve()."""
-    append(st, m)
-    return mark_stored(st, m, waits)
-
-
-cdef int store_message(queue_t **targets, uint32_t n, message_t *m, bint waits, uint32_t *stored, uint8_t *took) noexcept nogil:
-    """Store m in every queue that does not refuse it.  0, or the errno: then m is stored nowhere.
-
-    took: an octet for each target, set to 1 if the queue stored m.  NULL: the caller does not need it."""
-    cdef queue_t *q
-    cdef store_t *st
-    cdef uint32_t i
-    cdef uint32_t need = align8(m.length)
-    cdef int err
-    cdef uint32_t done = STORED
-    cdef bint dlx = False
-    for i in range(n):
-        q = targets[i]
-        if UNLIKELY(q.dropped | q.lost):
-            continue
-        if UNLIKELY(q.rules != NULL or m.flags & EXPIRES):
-            err = check_admission(q, m, m.flags & EXPIRES)
-            if err:
-                return err
-            if q.rules.refuses:
-                continue
-        st = store_for(q, m.priority)
-        if UNLIKELY(st == NULL):
-            return ENOMEM
-        if UNLIKELY(q.staged != NULL):
-            end_other_stage(st)
-        err = reserve(st, need) if LIKELY(m.large == NULL) else reserve_large(st, m)
-        if UNLIKELY(err != 0) and not q.lost:
-            return err
-    for i in range(n):
-        q = targets[i]
-        if UNLIKELY(q.dropped | q.lost):
-            if q.lost and not q.dropped:
-                done |= REFUSED
-            continue
-        if UNLIKELY(q.rules != NULL) and q.rules.refuses:
-            q.rules.n_refused += 1
-            done |= REFUSED | (UNADMITTED if q.rules.unadmitted else 0)
-            dlx |= q.rules.overflow == REJECT_PUBLISH_DLX
-            continue
-        st = store_for(q, m.priority)
-        if UNLIKELY(m.keys != NULL):
-            choose_key(q, m)
-        if LIKELY(m.large == NULL):
-            done |= store_in(st, m, waits)
-        else:
-            append_large(st, m)
-            done |= mark_stored(st, m, waits)
-        if UNLIKELY(took != NULL):
-            took[i] = 1
-        if UNLIKELY(q.rules != NULL):
-            apply_rules_on_store(st, m)
-    stored[0] |= done
-    if UNLIKELY(dlx):
-        with gil:
-            tell_refused(targets, n, m)
-    return 0
-
-
-cdef inline bint is_past(int64_t until) noexcept nogil:
-    """Whether monotonic_ns() has come to `until`, which may be NEVER."""
-    return until != NEVER and monotonic_ns() >= until
-
-
-cdef bint reserve_in_many(queue_t **targets, uint32_t n, message_t *m, int64_t most) noexcept nogil:
-    """Find room for m in many queues, which may need another page each, or a file.  False: that took `most` ns, and there is
-    more to do.  Where there is no room, store_message() meets the same fault, and tells it."""
-    cdef store_t *st
-    cdef uint32_t i, need = align8(m.length)
-    cdef int64_t began = monotonic_ns()
-    if most == NEVER:
-        return True
-    for i in range(n):
-        if targets[i].dropped:
-            continue
-        st = store_for(targets[i], m.priority)
-        if st == NULL or has_room(st, need):
-            continue
-        if targets[i].confirms_have_waited and has_file(st, need):
-            continue    # Its records go by way of a stage in memory (stage.pxi): room there is found in no time.
-        if targets[i].staged != NULL:
-            end_other_stage(st)
-        if reserve_slow(st, need) != 0:
-            return True
-        if monotonic_ns() - began >= most:
-            return False
-    return True
-
-
-cdef void tell_refusal(queue_t *q, message_t *m) noexcept:
-    """reject-publish-dlx: call on_dead() for a message that the queue refused."""
-    cdef Queue queue = <Queue>q.owner
-    queue.on_dead(REASONS[REASON_LENGTH], 0, (<const char *>m.names)[1:1 + m.names[0]], routing_key_of(m),
-                  (<const char *>m.properties)[:m.properties_n], (<const char *>m.body)[:m.body_n], 0)
-
-
-cdef void tell_refused(queue_t **targets, uint32_t n, message_t *m) noexcept:
-    """Call on_dead() for each queue that refused m with reject-publish-dlx.  The other queues have stored m by now,
-    because on_dead() stores messages as well."""
-    cdef uint32_t i
-    cdef list told_ = []
-    for i in range(n):
-        if not targets[i].dropped and targets[i].rules != NULL and targets[i].rules.refuses \
-                and targets[i].rules.overflow == REJECT_PUBLISH_DLX:
-            targets[i].rules.refuses = False
-            told_.append(<Queue>targets[i].owner)
-    for queue in told_:
-        tell_refusal(&(<Queue>queue).q, m)
 
 
 cdef bint can_deliver_to_one(queue_t **targets, uint32_t n) noexcept nogil:

@@ -17,6 +17,8 @@ cdef class Kept:
     cdef uint32_t *numbers          # of the targets among `queues`
     cdef uint32_t targets_n
     cdef readonly uint32_t stored   # so many messages, from the first one on
+    cdef uint32_t placed            # so many targets of the message behind those have it (scatter.pxi) ...
+    cdef uint32_t outcome           # ... with this outcome, as store_message() sets it
     cdef readonly list queues
     cdef readonly uint64_t stores
     cdef readonly uint64_t octets
@@ -188,45 +190,58 @@ cdef class Kept:
 
     def put(self, Core core, uint32_t connection, uint16_t channel, *, bint sync, Channel returns=None):
         cdef message_t m
-        cdef known_t known
         cdef kept_message_t *kept
-        cdef uint32_t t, stored
         cdef int64_t before_look = KEPT_AT_ONCE
         cdef int err = 0
         cdef int64_t until = NEVER if core.c.work_ns == NEVER else monotonic_ns() + core.c.work_ns
+        m.connection = connection
+        m.channel = channel
         while self.stored < self.k.count and err == 0:
             if before_look <= 0:
                 before_look = KEPT_AT_ONCE
-                if until != NEVER and monotonic_ns() >= until:
+                if is_past(until):
                     break
             kept = self.k.messages + self.stored
+            err = self.put_one(core, kept, &m, sync)
             before_look -= 1 + kept.targets_n
-            self.fill(&m, self.stored)
-            m.connection = connection
-            m.channel = channel
-            properties_are_whole(m.properties, m.properties + m.properties_n, &known)
-            complete(&m, &known)
-            stored = STORED
-            if self.k.large != NULL:
-                if m.body == NULL:
-                    err = ENOMEM
-                    break
-                if self.k.large.body_at + m.body_n == HEADER + <uint64_t>m.length:
-                    m.large = self.k.large
-            err = store_message(self.targets + kept.first, kept.targets_n, &m, sync, &stored, NULL)
-            if err:
-                break
-            self.refused |= (stored & REFUSED) != 0
-            if UNLIKELY(stored & UNADMITTED) and returns is not None:
-                return_unadmitted(&returns.c, kept.bits & 1, &m, stored)
-            if not sync and m.flags & PERSISTENT and core.c.sync:
-                for t in range(kept.first, kept.first + kept.targets_n):
-                    if self.targets[t].durable and not self.targets[t].dropped:
-                        mark_unsynced(store_for(self.targets[t], m.priority))
+            if err or self.placed < kept.targets_n:
+                before_look = 0     # Of much the clock is asked after each part.
+                continue
+            self.refused |= (self.outcome & REFUSED) != 0
+            if UNLIKELY(self.outcome & UNADMITTED) and returns is not None:
+                return_unadmitted(&returns.c, kept.bits & 1, &m, self.outcome)
             self.stored += 1
+            self.placed = 0
+            self.outcome = STORED
         write_stages(&core.c)
         if has_unfinished(&core.c) or core.c.dirty != NULL:
             core.request_turn()
         if err:
             raise OSError(err, os_strerror(err))
         return self.stored == self.k.count
+
+    cdef int put_one(self, Core core, kept_message_t *kept, message_t *m, bint sync) noexcept:
+        """Store the next message, or a part of its copies where they are much: 0, or the errno.  Fills in m."""
+        cdef queue_t **targets = self.targets + kept.first
+        cdef known_t known
+        cdef uint32_t t, before = self.placed
+        cdef int err
+        self.fill(m, self.stored)
+        properties_are_whole(m.properties, m.properties + m.properties_n, &known)
+        complete(m, &known)
+        if self.k.large != NULL:
+            if m.body == NULL:
+                return ENOMEM
+            if self.k.large.body_at + m.body_n == HEADER + <uint64_t>m.length:
+                m.large = self.k.large
+        if m.large == NULL and is_much(kept.targets_n, m):
+            err = scatter_some(targets, kept.targets_n, &self.placed, m, sync, &self.outcome)
+        else:
+            err = store_message(targets, kept.targets_n, m, sync, &self.outcome, NULL)
+            if err == 0:
+                self.placed = kept.targets_n
+        if not sync and m.flags & PERSISTENT and core.c.sync:
+            for t in range(before, self.placed):
+                if targets[t].durable and not targets[t].dropped:
+                    mark_unsynced(store_for(targets[t], m.priority))
+        return err
