@@ -431,6 +431,17 @@ def test_the_journal_tells_of_no_duplicate_of_a_message_that_the_queue_does_not_
     assert (queue.ready, queue.window.duplicates, duplicates_told(queue)) == (stored, 1, [])
 
 
+def test_the_journal_tells_of_no_duplicate_of_a_message_whose_segment_is_gone(make_bench, files):
+    bench = make_bench(segment_octets=4096)
+    queue = knowing(bench, files)
+    send_keys(bench, "a b c d")
+    take(bench, queue, 3).feed(ack(1, 0, multiple=True))
+    bench.turns()
+    assert [segment["base_seq"] for segment in queue.segments()] == [4]
+    send_keys(bench, "a d")
+    assert (queue.window.duplicates, [told[1:] for told in duplicates_told(queue)]) == (2, [(4, 1)])
+
+
 # --- keys of messages that wait
 
 
