@@ -1,13 +1,14 @@
 """Counts connections, queues and messages of the whole broker, in pieces.  The shapes: ``operations.node``."""
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from brokerd import plane
 from brokerd.operations.jobs import ON_LOOP, Pace
 from brokerd.operations.rows import TypedDict
 
 if TYPE_CHECKING:
+    from brokerd import plane
     from brokerd.node import Node
     from brokerd.queues.queue import Queue
 
@@ -30,9 +31,16 @@ class Histogram(TypedDict):
 STREAM_FIGURES = ("count", "readers", "octets", "lag", "oldest_age_ms", "removed", "missed")
 
 
+@cache
+def _counters_of() -> "Callable[[Queue], tuple[int, ...]]":
+    from brokerd.plane import counters_of  # brokerctl, which lists the rows, does without.
+
+    return counters_of
+
+
 def stats_of(queue: "Queue") -> dict[str, int]:
     """The counters of one queue since the start."""
-    return dict(zip(QUEUE_COUNTERS, plane.counters_of(queue), strict=True))
+    return dict(zip(QUEUE_COUNTERS, _counters_of()(queue), strict=True))
 
 
 def count(node: "Node") -> Generator[Any, None, tuple[dict[str, int], dict[str, int], dict[str, int]]]:
@@ -74,7 +82,9 @@ def count(node: "Node") -> Generator[Any, None, tuple[dict[str, int], dict[str, 
 
 
 def _add_queues(totals: dict[str, int], stats: dict[str, int], queues: "list[Queue]") -> None:
-    consumers, ready, unacked, counters = plane.sum_counters(queues)
+    from brokerd.plane import sum_counters  # brokerctl, which lists the rows, does without.
+
+    consumers, ready, unacked, counters = sum_counters(queues)
     totals["consumers"] += consumers
     totals["messages_ready"] += ready
     totals["messages_unacknowledged"] += unacked
