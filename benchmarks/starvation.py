@@ -70,7 +70,7 @@ In these, which are for brokerd alone, an operator has the broker do something, 
     queue copy      a queue of 50,000 messages is copied into another one, which is purged
     browse          100,000 messages are searched for a text, and 10,000 are shown
     backup          a backup of 1,000 queues and a million messages
-    import          definitions of 10,000 queues are imported into a vhost, which is deleted
+    import          definitions of 10,000 queues are imported into a vhost twice, which is deleted
     export          definitions with 10,000 queues are exported, and the queues listed
     policy          a policy of 10,000 queues changes
 """

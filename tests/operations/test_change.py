@@ -88,7 +88,11 @@ def test_long_values_and_deep_ones_are_cut():
         value["x"] = value = {}
     line = changes.line_of(row, LOCAL, changes.ON_MACHINE, {"value": deep, "name": "n" * 5000}, 1, None)
     assert len(json.dumps(line)) < 2000
-    assert line["request"]["name"] == "5002 characters of JSON"
+    assert line["request"]["name"] == "5000 characters"
+    for _ in range(100_000):
+        deep = [deep]
+    line = changes.line_of(row, LOCAL, changes.ON_MACHINE, {"value": deep, "name": list(range(5000))}, 1, None)
+    assert line["request"] == {"value": "JSON that is nested too deeply", "name": "28890 characters of JSON"}
 
 
 @pytest.mark.parametrize("by", [1, {"face": "x"}, {"face": "x", "address": "y", "z": 1}])

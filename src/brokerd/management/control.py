@@ -11,14 +11,11 @@ import json
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
 
-from pydantic_core import from_json
-
-from brokerd import local_socket
+from brokerd import json_text, local_socket
 from brokerd.errors import BrokerError
 from brokerd.server.control import REQUEST_OCTETS_MAX
 
 RESERVED = ("verb", "as", "as_user", "by", "grant")  # fields of the protocol: no client of HTTP may set them
-SURROGATE = b"\\ud"  # as JSON escapes one
 CONNECTIONS = 12
 PATIENT_CONNECTIONS = 100
 WAITING_MAX = 500
@@ -175,11 +172,6 @@ def decode(octets: bytes) -> Any:
     """The value of JSON octets.  Names that are not UTF-8 have surrogates, which only the slower decoder takes.
     Raises ValueError."""
     try:
-        return from_json(octets)
-    except ValueError:
-        if SURROGATE not in octets.lower():
-            raise
-        try:
-            return json.loads(octets)
-        except RecursionError:
-            raise ValueError("nested too deeply") from None
+        return json_text.decode(octets)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None

@@ -56,9 +56,13 @@ def _shown(name: str, value: Any) -> Any:
 
     if SECRETS.search(name):
         return HIDDEN
-    value = _without_secrets(value, 8)
-    text = json.dumps(value)
-    return value if len(text) <= VALUE_CHARACTERS_MAX else f"{len(text)} characters of JSON"
+    try:
+        text = value if isinstance(value, str) else json.dumps(value)
+    except RecursionError:
+        return "JSON that is nested too deeply"
+    if len(text) > VALUE_CHARACTERS_MAX:  # No secret is looked for in megabytes that are not shown.
+        return f"{len(text)} characters" if isinstance(value, str) else f"{len(text)} characters of JSON"
+    return _without_secrets(value, 8)
 
 
 def _without_secrets(value: Any, depth: int) -> Any:

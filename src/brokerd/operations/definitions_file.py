@@ -10,6 +10,7 @@ name, and the exchanges and queues that a binding may join.
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from brokerd import json_text
 from brokerd.arguments import QUEUE_TYPES
 from brokerd.auth.passwords import MD5, SHA256, hash_new, is_hash
 from brokerd.auth.permissions import Permission, TopicPermission
@@ -84,7 +85,7 @@ def parse(text: str) -> Any:
     import json
 
     try:
-        return json.loads(text)
+        return json_text.decode(text)
     except json.JSONDecodeError as error:
         raise OperationError(f"line {error.lineno}, column {error.colno}: not JSON: {error.msg}", 400) from None
     except (RecursionError, ValueError) as error:

@@ -50,7 +50,8 @@ def _run(node: "Node", file: str, text: str, vhost: str, dry_run: bool) -> Steps
             raise error
         changes, pace = list[dict[str, Any]](), Pace()
         for each in differences(node, found):
-            changes.append(each)
+            if each is not None:
+                changes.append(each)
             if pace.is_over():
                 yield ON_LOOP
         answer = {"changes": changes[:CHANGES_SHOWN], "count": len(changes), "dry_run": dry_run,
@@ -156,7 +157,7 @@ def load(node: "Node", path: str) -> int:
     """At a start: import a file.  Returns how many changes that made.  Raises OperationError, OSError."""
     text = read_text(node, path)
     found = read(node, parse(text), text)
-    changes = [each for each in differences(node, found) if each["action"] != "keep"]
+    changes = [each for each in differences(node, found) if each is not None and each["action"] != "keep"]
     if changes:
         _write(node, os.path.join(node.data.path, IMPORT_FILE), text, "")
         apply_at_start(node, found)
@@ -247,8 +248,12 @@ def declare(node: "Node", found: Read) -> Iterator[None]:
         yield
 
 
-def differences(node: "Node", found: Read) -> Iterator[dict[str, Any]]:
-    """The changes of an import, and the things that it keeps although the file differs."""
+def differences(node: "Node", found: Read) -> Iterator[dict[str, Any] | None]:
+    """The changes of an import, and the things that it keeps although the file differs.
+
+    None for each queue, exchange or binding that was looked at: there may be many, and the caller lets others have
+    their turn.
+    """
     for name in missing_vhosts(node, found):
         yield _row("add", "vhost", "", name)
     for name, about in found.about.items():
@@ -284,9 +289,10 @@ def differences(node: "Node", found: Read) -> Iterator[dict[str, Any]]:
     yield from _declared(node, found)
 
 
-def _declared(node: "Node", found: Read) -> Iterator[dict[str, Any]]:
+def _declared(node: "Node", found: Read) -> Iterator[dict[str, Any] | None]:
     for kind, things in (("exchange", found.exchanges), ("queue", found.queues)):
         for thing in things:
+            yield None
             there = node.vhosts.get(thing.vhost)
             old = None if there is None else getattr(there, f"{kind}s").get(thing.name)
             if old is None:
@@ -296,14 +302,17 @@ def _declared(node: "Node", found: Read) -> Iterator[dict[str, Any]]:
                 yield _row("keep", kind, thing.vhost, thing.name)
     bound: dict[tuple[str, str], set[tuple[str, str, str, str]]] = {}
     for each in found.bindings:
+        yield None
         there = node.vhosts.get(each.vhost)
         source = None if there is None else there.exchanges.get(each.source)
         key = (each.vhost, each.source)
         if key not in bound:
-            bound[key] = set() if source is None else {
-                (binding.destination.name, "exchange" if hasattr(binding.destination, "bindings_to") else "queue",
-                 binding.routing_key, repr(sorted(binding.arguments.items()))) for binding in source.bindings()
-            }  # fmt: skip
+            bound[key] = set()
+            for binding in [] if source is None else list(source.bindings()):
+                yield None
+                kind = "exchange" if hasattr(binding.destination, "bindings_to") else "queue"
+                bound[key].add((binding.destination.name, kind, binding.routing_key,
+                                repr(sorted(binding.arguments.items()))))  # fmt: skip
         what = each.destination, each.destination_type, each.routing_key, repr(sorted(each.arguments.items()))
         if what not in bound[key]:
             yield _row("add", "binding", each.vhost, f"{each.source} -> {each.destination} '{each.routing_key}'")

@@ -25,14 +25,13 @@ A start imports nothing for this module.  The first request imports it in the sl
 """
 
 import asyncio
-import contextlib
 import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from logging import getLogger
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from brokerd import local_socket
+from brokerd import json_text, local_socket
 from brokerd.errors import NotAnsweredYet
 from brokerd.operations import DUMPING_FOLDER
 from brokerd.store.garbage import remove_tree
@@ -449,27 +448,6 @@ def _is_text(asked: Any) -> bool:
     return True
 
 
-def _parse(line: bytes, *, fast: bool) -> Any:
-    """What the line says.  Raises OperationError (400).
-
-    The loop waits for it: pydantic_core needs half of the time of json for many objects, and a tenth for long texts.
-    It takes no half of a surrogate pair, which stands for an octet that is not UTF-8, and says less of what is wrong.
-    """
-    import json
-
-    from pydantic_core import from_json
-
-    from brokerd.operations import OperationError
-
-    if fast:
-        with contextlib.suppress(ValueError):
-            return from_json(line)
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise OperationError(f"not JSON: {error}", 400) from error
-
-
 class Asked(NamedTuple):
     """A request.  ``who``: in whose name."""
 
@@ -515,11 +493,13 @@ def read(line: bytes) -> Asked:
     from brokerd.operations.changes import ON_MACHINE, By
     from brokerd.operations.rows import LOCAL, Who
 
-    has_surrogates = b"\\ud" in line or b"\\uD" in line
-    asked = _parse(line, fast=not has_surrogates)
+    try:
+        asked = json_text.decode(line)
+    except (ValueError, RecursionError) as error:
+        raise OperationError(f"not JSON: {error}", 400) from error
     if not isinstance(asked, dict):
         raise OperationError("not a JSON object", 400)
-    if has_surrogates and not _is_text(asked):
+    if (b"\\ud" in line or b"\\uD" in line) and not _is_text(asked):
         raise OperationError("not JSON: half of a surrogate pair", 400)
     name, user, by = asked.pop("verb", None), asked.pop("as", None), asked.pop("by", None)
     user, grant = asked.pop("as_user", user), asked.pop("grant", "")
