@@ -427,7 +427,7 @@ class Channel:
                 queue.choose_active()
 
     def recover(self):
-        if self.unacked:
+        if self.unacked or self.late:
             self.settle(0, True, True)
 
     def return_overdue(self, now):
