@@ -383,6 +383,20 @@ def test_what_needs_no_ack_leaves_the_tag_of_a_timed_out_delivery_known(bench, h
     assert (connection.channels[2].late, connection.errors) == (1, [])
 
 
+def test_recover_settles_a_delivery_that_timed_out_also_where_no_other_is_out(bench):
+    bench.at(1000)
+    queue, connection = bench.queue(consumer_timeout_ms=100), bench.connection(1, 2)
+    connection.feed(publish(1, b"x"))
+    by_consume(bench, connection, queue)
+    bench.at(1200)
+    bench.core.return_overdue()
+    channel = connection.channels[2]
+    assert channel.recover()
+    assert (channel.late, queue.ready, queue.unacked) == (1, 1, 0)
+    connection.feed(ack(2, 1))      # Its tag is not known any more.
+    assert (channel.late, connection.fault[1]) == (1, 406)
+
+
 @pytest.mark.parametrize("closes", [False, True])
 def test_a_delivery_that_a_transaction_is_to_settle_does_not_time_out(bench, closes):
     bench.at(1000)
