@@ -94,12 +94,22 @@ cdef int browse_aside(queue_t *q, uint64_t start, Py_ssize_t count, list out) ex
     return 0
 
 
+cdef inline bint has_record_at(seg_t *s, uint32_t position) noexcept nogil:
+    """Whether a record of a mapped segment begins there.  A page that a power cut took may hold records of the file's former
+    use: their numbers would lead find_anchor_before() astray."""
+    if position >= s.end:
+        return False
+    if s.verify:
+        return record_is_whole(s, position)
+    return le32(s.map + position) == RECORD_MAGIC and length_of(s.map + position) >= RECORD
+
+
 cdef uint32_t find_anchor_before(seg_t *s, uint64_t seq) noexcept nogil:
     """The position from which to look for record `seq` of a mapped segment: as a rule at most 32 records before it."""
     cdef uint32_t position = s.anchored if s.anchored else HEADER
     cdef uint32_t low = 0, high, middle
     cdef anchor_t *anchors
-    while position < s.end and le32(s.map + position) == RECORD_MAGIC and length_of(s.map + position) >= RECORD:
+    while has_record_at(s, position):
         if s.anchors_n == s.anchors_capacity:
             high = s.anchors_capacity * 2 if s.anchors_capacity else 64
             anchors = <anchor_t *>realloc(s.anchors, high * sizeof(anchor_t))
@@ -111,8 +121,7 @@ cdef uint32_t find_anchor_before(seg_t *s, uint64_t seq) noexcept nogil:
         s.anchors[s.anchors_n].position = position
         s.anchors_n += 1
         low = 0
-        while low < 32 and position < s.end and le32(s.map + position) == RECORD_MAGIC \
-                and length_of(s.map + position) >= RECORD:
+        while low < 32 and has_record_at(s, position):
             position += room_of(s.map + position)
             low += 1
         if low < 32:
