@@ -45,16 +45,31 @@ def test_a_broker_without_http_starts_no_second_process(broker):
     assert "HTTP" not in broker.log_text()
 
 
-@pytest.mark.parametrize(("env", "threshold"), [({}, "262144"), ({"MALLOC_MMAP_THRESHOLD_": "1048576"}, "1048576")])
-def test_large_answers_leave_no_gaps_in_the_memory_and_the_operators_environment_comes_first(
-        make_broker, env, threshold):
-    broker = make_broker("--http-port", reserve_http(), env=env)
-    broker.may_fork = False  # A fork would have the variables of the tests.
-    broker.start()
-    broker.wait_for_log(LISTENS)
-    (pid,) = children(broker.pid)
-    with open(f"/proc/{pid}/environ") as file:
-        assert f"MALLOC_MMAP_THRESHOLD_={threshold}" in file.read().split("\0")
+MAPPED = """
+import ctypes
+from brokerd.management.main import give_back_at_once
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+libc.free.argtypes = [ctypes.c_void_p]
+
+class Figures(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_int) for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks".split()
+                + ["fordblks", "keepcost"]]
+
+libc.mallinfo.restype = Figures
+give_back_at_once()
+libc.free(libc.malloc(2 << 20))     # After this one glibc would take such room from its heap.
+before = libc.mallinfo().hblks
+libc.malloc(1 << 20)
+print(libc.mallinfo().hblks - before)
+"""
+
+
+@pytest.mark.parametrize(("env", "maps"), [({}, "1"), ({"MALLOC_MMAP_THRESHOLD_": str(4 << 20)}, "0")])
+def test_large_answers_leave_no_gaps_in_the_heap_and_the_operators_environment_comes_first(env, maps):
+    command = [sys.executable, "-c", MAPPED]
+    done = subprocess.run(command, env=environment(env), cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == maps
 
 
 def test_the_start_of_the_broker_imports_nothing_of_http(tmp_path):

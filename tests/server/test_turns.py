@@ -13,7 +13,7 @@ from tests.conversations.peer import Peer, octets_of, publish
 from brokerd.wire import methods
 
 ROUNDS = 4              # of the other client at least, while a request is worked on
-ROUNDS_OF_ONE_METHOD = 10
+ROUNDS_OF_ONE_METHOD = 5
 ATTEMPTS = 5            # A busy machine may not run the other client meanwhile.
 NAMES = [f"turns.{number}" for number in range(2000)]
 END = methods.BasicQos(prefetch_count=1)
@@ -259,7 +259,7 @@ def many_deliveries(peer, port, count=100_000):
 
 
 def deliveries_that_a_client_recovers(peer, port):
-    many_deliveries(peer, port)
+    many_deliveries(peer, port, 400_000)    # A fast machine recovers 100,000 in 5 ms.
     peer.send(methods.BasicCancel(consumer_tag="turns"))
     peer.wait(methods.BasicCancelOk)
     return lambda: peer.do(methods.BasicRecover(requeue=True))

@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 log = logging.getLogger("brokerd")
 
@@ -36,7 +36,6 @@ class Child:
 
     __slots__ = ("_buffer", "_ended", "_input", "_loop", "_on_said", "_output", "_pause", "_said", "_settings",
                  "_started", "_stopping", "_timer", "_unwritten", "_without", "name", "pid")  # fmt: skip
-    environment: ClassVar[dict[str, str]] = {}  # of the process, beside the broker's own, which comes first
 
     def __init__(
         self, name: str, loop: asyncio.AbstractEventLoop, settings: Callable[[], dict[str, Any]],
@@ -80,7 +79,7 @@ class Child:
             # -P: a module that lies in the folder where the broker was started is not the broker's.
             command = [sys.executable, "-P", "-m", "brokerd", self.name]
             self.pid = os.posix_spawn(
-                sys.executable, command, {**self.environment, **os.environ}, setsigdef=RESET_SIGNALS, setsigmask=(),
+                sys.executable, command, os.environ, setsigdef=RESET_SIGNALS, setsigmask=(),
                 file_actions=[(os.POSIX_SPAWN_DUP2, theirs_in, 0), (os.POSIX_SPAWN_DUP2, theirs_out, 1)],
             )  # fmt: skip
         except BaseException:

@@ -7,7 +7,7 @@ HTTP is imported here, and the process is started after the broker listens for A
 import asyncio
 import logging
 import os
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from brokerd.server.child import Child
 
@@ -23,9 +23,6 @@ class Management(Child):
     """The process, from ``start`` to ``stop``."""
 
     __slots__ = ("_config", "_key", "data_dir")
-    # What a list of ten thousand rows takes goes back to the system at once.  glibc would take such room from its heap
-    # after the first time, and the heap would keep the gaps.
-    environment: ClassVar[dict[str, str]] = {"MALLOC_MMAP_THRESHOLD_": str(256 << 10)}
 
     def __init__(self, config: "Config", loop: asyncio.AbstractEventLoop) -> None:
         super().__init__("management", loop, self._first, self._on_listening, "no HTTP")
