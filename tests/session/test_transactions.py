@@ -706,7 +706,27 @@ def test_what_was_stored_before_the_disk_was_full_and_the_channel_went_is_not_le
     peer.connection.full = True
     finish(peer.channel.transaction.leave())
     peer.pieces()
-    assert (stored_of(peer), peer.connection.rests, peer.node.blocked) == (11, 0, set())
+    assert (stored_of(peer), peer.connection.rests) == (11, 0)
+
+
+@pytest.mark.parametrize("count", [2, MANY])
+def test_a_decided_transaction_whose_channel_went_while_the_disk_was_full_is_stored_when_there_is_room(
+    peer, short_pieces, count
+):
+    commit_of(peer, count)
+    peer.connection.full = True
+    finish(peer.channel.transaction.leave())
+    for blocked in list(peer.node.blocked):     # There is room, but not enough.
+        blocked.unblock()
+    peer.pieces()
+    peer.seen()
+    peer.connection.full = False
+    for blocked in list(peer.node.blocked):
+        blocked.unblock()
+    peer.pieces()
+    assert peer.seen() == [("q", b"%d" % n, n + 1) for n in range(count)]
+    assert (peer.node.blocked, peer.connection.errands) == (set(), [])
+    assert (peer.synced(), peer.files) == ([], [])
 
 
 @pytest.fixture
@@ -1036,7 +1056,6 @@ def test_a_decided_transaction_that_finds_no_room_when_its_channel_goes_is_there
     peer.say(methods.TxCommit())
     peer.connection.full = True
     finish(peer.channel.transaction.leave())
-    assert not peer.node.blocked
     peer.connection.access.vhost.commit_log.close(remove=True)  # as a clean stop does
     decision, = load(str(peer.directory / "tx.shared.7.0"), Disk()).decisions
     assert ([message.body for message, _ in decision.messages], decision.applied) == ([b"1", b"2"], False)

@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any
 
 from brokerd import plane
 from brokerd.errors import ChannelStateError, NotAnsweredYet, PreconditionFailed
-from brokerd.pieces import Piece, do_first_piece, do_in_pieces, drop_in_pieces
+from brokerd.pieces import Piece, add_work, do_first_piece, do_in_pieces, drop_in_pieces
 from brokerd.session.transaction_parts import CAUSES, REJECT, Published, Settlement, Step
 from brokerd.session.transaction_stores import Stores, resolve
 from brokerd.store.commit_log import CommitLog, Message, Place, PlanEncoder, plan_octets
@@ -392,8 +392,7 @@ class Transaction:
             node.storage_failed(error.errno or 0)
             if self._left:
                 self._leave_to_next_start(error)
-            else:
-                node.blocked.add(self)
+            node.blocked.add(self)
             return
         self._stage = SETTLING
         yield from self._settle_in_pieces()
@@ -437,6 +436,8 @@ class Transaction:
         """Go on: there is room again.  The alarms call this, as they do for a blocked connection."""
         self._connection.node.blocked.discard(self)
         self._carry_out()
+        if self._left:
+            add_work(self._connection.node.core, self._work, lambda: None)
 
     def _done(self) -> None:
         """Answer the commit, which is on disk, and go on with what came since."""
@@ -548,7 +549,8 @@ class Transaction:
         shared = self._connection.access.vhost.commit_log
         if self._entry is not None and shared is not None:
             shared.leave(self._entry)
-        log.error("%s: a transaction is committed, but stored only at the next start: %s", self._connection, error)
+        log.error("%s: a transaction is committed, but stored only when there is room, or at the next start: %s",
+                  self._connection, error)  # fmt: skip
 
 
 def publish(connection: "Connection", number: int, method: bytes, header: bytes, body: bytes) -> None:

@@ -184,6 +184,9 @@ class SharedCommitLog:
         file.pending -= 1
         if file is self._other and not file.pending:
             self._release(file)
+        elif file in self._left and not file.pending:
+            self._core.sync_next(file.queues)
+            self._commit.wait(lambda: self._remove(file))
 
     def rotate(self) -> None:
         """Have the other file take the entries from now on, and give up those in this one once their queues are synced.
@@ -205,7 +208,7 @@ class SharedCommitLog:
             self._release(file)
 
     def leave(self, entry: Entry) -> None:
-        """The transaction will not be stored before the next start, which needs the file for it."""
+        """There is no room for the transaction: until it is stored after all, the next start needs the file for it."""
         file = entry.file
         if file.closed or file in self._left:
             return
@@ -214,6 +217,18 @@ class SharedCommitLog:
             self._written, self._other = self._other, None
         elif file is self._other:
             self._other = None
+
+    def _remove(self, file: LogFile) -> None:
+        """No start needs the file any more: all that it decides is stored after all, and on disk."""
+        if file.closed:
+            return
+        self._left.remove(file)
+        file.close()
+        try:
+            self._disk.unlink(file.path)
+        except OSError:
+            return
+        self._commit.sync_directory(self._directory)
 
     def close(self, *, remove: bool = False) -> None:
         """Close the files.  ``remove``: everything is synced."""
