@@ -73,8 +73,8 @@ class Transaction:
 
     __slots__ = (
         "_channel", "_claimed", "_closes", "_commit_log", "_connection", "_deferred", "_entry", "_going_on",
-        "_held", "_kept", "_left", "_published", "_rests", "_settlements", "_stage", "_stores", "_taken", "_taken_at",
-        "_work", "_works",
+        "_held", "_is_large", "_kept", "_left", "_published", "_rests", "_settlements", "_stage", "_stores",
+        "_taken", "_taken_at", "_work", "_works",
     )  # fmt: skip
 
     def __init__(self, connection: "Connection", channel: "Channel") -> None:
@@ -108,6 +108,7 @@ class Transaction:
         self._kept: plane.Kept | None = None  # the publishes of a commit, where the data plane kept all of them
         self._stores = None  # what a commit that is decided stores
         self._entry: Entry | None = None  # of the shared commit log
+        self._is_large = False  # the commit is done in pieces
         self._channel.keeps = True
 
     @property
@@ -229,6 +230,7 @@ class Transaction:
             self._take_over(kept)
             kept = None
         self._kept = kept
+        self._is_large = self._takes_long()
         if self._is_large:
             self._stage = DECIDING
             do_in_pieces(self._connection, self._decide_in_pieces())
@@ -237,11 +239,10 @@ class Transaction:
             pass
         return None
 
-    @property
-    def _is_large(self) -> bool:
+    def _takes_long(self) -> bool:
         if self._kept is not None and self._kept.octets > _PART_OCTETS:
             return True
-        if self._commit_log.octets > _PART_OCTETS:
+        if self._commit_log.octets > _PART_OCTETS or not self._commit_log.in_memory:
             return True
         taken = 0 if self._taken is None else self._taken.count
         return taken + len(self._published) + self._claimed > ONE_PIECE_MOST
@@ -385,8 +386,13 @@ class Transaction:
         """Where the disk is full, go on when there is room again."""
         assert self._stores is not None
         node = self._connection.node
+        work = self._stores.in_pieces(self._note_stored, sync=self._entry is None)
         try:
-            yield from self._stores.in_pieces(self._note_stored, sync=self._entry is None)
+            if self._is_large:
+                yield from work
+            else:
+                for _ in work:
+                    pass  # Its messages stand side by side.
         except OSError as error:
             self._stage = DECIDED
             node.storage_failed(error.errno or 0)
