@@ -209,3 +209,24 @@ def test_a_transaction_stores_it_in_parts_too(shared, sync):
     assert parts > 3
     assert kept.stored == 3
     assert all(bodies(shared, name) == [b"route", b"first", BODY, b"last"] for name in QUEUES)
+
+
+def test_limits_of_many_queues_are_kept_in_several_turns(shared):
+    """What a queue drops may be the last message of a segment, which goes with it."""
+    for name in QUEUES:
+        shared.queues[name].set_rules(max_length=1)
+    one, two = shared.connection(1), shared.connection(1)
+    one.feed(publish(1, b"first", b"all"))
+    shared.finish()
+    shared.core.turn()
+    seen = set()
+    one.feed(publish(1, b"second", b"all"))
+    while max(ready(shared)) > 1 or min(ready(shared)) < 1 or bodies(shared, QUEUES[-1]) != [b"second"]:
+        seen.add(sum(ready(shared)))
+        shared.core.go_on()
+        shared.core.turn()
+    assert len(seen) > 4
+    two.feed(METHOD)
+    shared.finish()
+    assert shared.order == [two.number]
+    assert all(bodies(shared, name) == [b"second"] for name in QUEUES)
