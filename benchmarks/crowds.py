@@ -182,34 +182,29 @@ def large(it: Abuser) -> Iterator[Step]:
     yield work
 
 
-@contextlib.contextmanager
-def large_commit(it: Abuser) -> Iterator[Step]:
-    """The same in a transaction."""
+def committed(it: Abuser, octets: bytes) -> Step:
+    """These publishes are committed, and purged."""
     it.fill(0)
     it.client.ask(TX_SELECT)
-    octets = publish(QUEUE, octets=100 << 20)
 
     def work() -> None:
         it.client.send(octets)
         it.client.ask(TX_COMMIT)
         it.do(method(1, (50, 30), PURGE))
 
-    yield work
+    return work
+
+
+@contextlib.contextmanager
+def large_commit(it: Abuser) -> Iterator[Step]:
+    """The same in a transaction."""
+    yield committed(it, publish(QUEUE, octets=100 << 20))
 
 
 @contextlib.contextmanager
 def long_commit(it: Abuser) -> Iterator[Step]:
     """A transaction of 300,000 messages of 100 octets, more than the plane keeps."""
-    it.fill(0)
-    it.client.ask(TX_SELECT)
-    octets = publish(QUEUE, octets=100) * 300_000
-
-    def work() -> None:
-        it.client.send(octets)
-        it.client.ask(TX_COMMIT)
-        it.do(method(1, (50, 30), PURGE))
-
-    yield work
+    yield committed(it, publish(QUEUE, octets=100) * 300_000)
 
 
 @contextlib.contextmanager

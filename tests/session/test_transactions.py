@@ -709,6 +709,24 @@ def test_what_was_stored_before_the_disk_was_full_and_the_channel_went_is_not_le
     assert (stored_of(peer), peer.connection.rests) == (11, 0)
 
 
+def test_a_large_transaction_whose_channel_went_while_the_disk_was_full_is_stored_when_there_is_room(
+    peer, short_pieces
+):
+    for n in range(40):
+        peer.publish(body=bytes(30_000) + b"%d" % n)
+    peer.say(methods.TxCommit())
+    peer.pieces()
+    peer.connection.full = True
+    finish(peer.channel.transaction.leave())
+    assert (peer.files, stored_of(peer, "tx.7.1")) == (["tx.7.1"], 0)
+    peer.connection.full = False
+    for blocked in list(peer.node.blocked):
+        blocked.unblock()
+    peer.pieces()
+    assert [seq for _, _, seq in peer.seen()] == list(range(1, 41))
+    assert (peer.synced(), peer.files, peer.node.blocked) == ([], [], set())
+
+
 @pytest.mark.parametrize("count", [2, MANY])
 def test_a_decided_transaction_whose_channel_went_while_the_disk_was_full_is_stored_when_there_is_room(
     peer, short_pieces, count

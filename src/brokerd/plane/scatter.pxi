@@ -1,7 +1,7 @@
 # A message of which all copies together are many octets goes into its queues in parts, between which others have their turn.
 #
 # The client's next octets wait, so that on one channel no message comes before another.  Between two parts the queues that have
-# the message may deliver it, and a kill leaves it in these alone: nobody was told that it is stored.
+# the message may deliver it, and a kill leaves it in these alone.  Its publisher has no confirm by then.
 #
 # Invariant: the queues are those of the first part, whatever becomes of bindings.  The scatter holds a reference to each.
 
