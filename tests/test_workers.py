@@ -157,3 +157,35 @@ def test_what_takes_longest_comes_first_and_one_worker_has_the_jvm():
     nodeids = ["tests/test_a.py::test_1", "tests/test_a.py::test_2", f"{ONE_JVM}test_x.py::test_1",
                f"{FIRST[1]}test_b.py::test_1", f"{ONE_JVM}test_y.py::test_1", "tests/test_c.py::test_1"]
     assert parts_of(nodeids) == [[2, 4], [3], [0, 1], [5]]
+
+
+def test_what_is_made_once_is_made_by_one_worker_and_had_by_all(run, tmp_path):
+    text = f"""
+from tests.workers import make_once
+def test_has_it(request):
+    def make(folder):
+        with open({str(tmp_path / "made")!r}, "a") as file:
+            file.write("once ")
+        (folder / "file").write_text("whole")
+    assert (make_once(request.config, "thing", make) / "file").read_text() == "whole"
+    assert (make_once(request.config, "thing", make) / "file").read_text() == "whole"
+"""
+    for workers in (0, 3):
+        (tmp_path / "made").write_text("")
+        status, _ = run(workers=workers, a=text, b=text, c=text)
+        assert (status, (tmp_path / "made").read_text()) == (0, "once ")
+
+
+def test_what_was_not_made_to_its_end_is_made_anew(run):
+    text = """
+import pytest
+from tests.workers import make_once
+def fail(folder):
+    (folder / "file").write_text("half")
+    raise ValueError("broken")
+def test_breaks_and_is_mended(request):
+    with pytest.raises(ValueError, match="broken"):
+        make_once(request.config, "thing", fail)
+    assert list(make_once(request.config, "thing", lambda folder: None).iterdir()) == []
+"""
+    assert run(a=text)[0] == 0

@@ -13,8 +13,10 @@ left with it at the end.  If a worker ends while it runs a test, that test has f
 """
 
 import atexit
+import fcntl
 import os
 import select
+import shutil
 import sys
 from multiprocessing.connection import Pipe
 
@@ -24,6 +26,7 @@ from _pytest.runner import runtestprotocol
 ONE_JVM = "tests/spark/"
 FIRST = (ONE_JVM, "tests/faults/", "tests/planter/", "tests/web/", "tests/server/", "tests/model/",
          "tests/test_docs.py")
+SHARED = pytest.StashKey()      # the folder of temporary folders of all workers
 NICE = 5    # of workers that use no JVM: the one that does would be the last to end
 
 
@@ -41,6 +44,21 @@ def pytest_runtestloop(session):
         raise pytest.UsageError("a debugger needs --workers 0")
     Crew(session).run()
     return True
+
+
+def make_once(config, name, make):
+    """``make(folder)`` is run by the first worker that asks for ``name``.  The others wait, and have the folder too."""
+    base = config.stash.get(SHARED, None) or config._tmp_path_factory.getbasetemp()
+    folder = base / name
+    with open(base / f"{name}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            unfinished = base / f"{name}.unfinished"
+            shutil.rmtree(unfinished, ignore_errors=True)
+            unfinished.mkdir()
+            make(unfinished)
+            unfinished.rename(folder)
+    return folder
 
 
 def parts_of(nodeids):
@@ -202,6 +220,7 @@ def prepare(config, connection, number):
     capture.start_global_capturing()
     capture.suspend_global_capture()
     factory = config._tmp_path_factory
+    config.stash[SHARED] = factory.getbasetemp()
     factory._basetemp = factory.getbasetemp() / f"worker{number}"
     factory._basetemp.mkdir(mode=0o700)
     config.pluginmanager.register(Sender(config, connection), Sender.__name__)
