@@ -207,7 +207,7 @@ const scenes = {
     const channel = await connection.createConfirmChannel();
     const { queue: dead } = await channel.assertQueue('', { exclusive: true });
     const { queue } = await channel.assertQueue('', {
-      exclusive: true, deadLetterExchange: '', deadLetterRoutingKey: dead, messageTtl: 20, maxLength: 5, expires: 60000,
+      exclusive: true, deadLetterExchange: '', deadLetterRoutingKey: dead, messageTtl: 2000, maxLength: 5, expires: 60000,
     });
     for (const text of numbers(7)) channel.sendToQueue(queue, Buffer.from(text));
     const got = await consume(channel, dead, { count: 7 });
