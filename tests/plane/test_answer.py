@@ -13,6 +13,8 @@ from brokerd import plane
 class Feature:
     """Takes part in publishes: leaves what ``leaves`` says of the queues, keeps what it is told."""
 
+    refuses = False
+
     def __init__(self, leaves=lambda queues: queues, *, counts_as_routed=False):
         self.leaves = leaves
         self.counts_as_routed = counts_as_routed

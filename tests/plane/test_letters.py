@@ -323,6 +323,7 @@ def test_answers_that_depend_on_the_message_go_up_and_are_not_asked_for_again(be
 
 class Nothing:
     counts_as_routed = False
+    refuses = False
 
     def before_storing(self, queues):
         return queues

@@ -382,6 +382,7 @@ class Slow:
     """Takes part in each publish, and takes its time."""
 
     counts_as_routed = False
+    refuses = False
 
     def before_storing(self, queues):
         return queues

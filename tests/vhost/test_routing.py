@@ -411,6 +411,7 @@ class Replies:
 
 class Requester:
     counts_as_routed = True
+    refuses = False
 
     def __init__(self, replies, key):
         self.replies, self.key = replies, key

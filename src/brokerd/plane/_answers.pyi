@@ -22,6 +22,10 @@ class Participant(Protocol):
     def counts_as_routed(self) -> bool:
         """Whether this feature takes the message, so that the message is not returned even if no queue is left.  Asked after
         before_storing()."""
+    @property
+    def refuses(self) -> bool:
+        """Whether the publisher is to be told that this feature has refused the message.  Asked after before_storing(), and
+        only if the answer has `keys`."""
     def before_storing(self, queues: tuple[Any, ...]) -> tuple[Any, ...] | None:
         """The queues that the message still goes to: these, or fewer.  None: it goes nowhere at all, and the participants
         behind this one are neither asked nor told.  Raises OSError if the disk has no room for the feature's own record: then
@@ -99,8 +103,7 @@ class Answer:
         """Whether a participant takes the message, so that the message is not returned even if no queue is left."""
     @property
     def refuses(self) -> bool:
-        """Whether a participant refuses the message, so that the publisher must be told.  A participant that may refuse has a
-        property of this name."""
+        """Whether a participant refuses the message, so that the publisher must be told."""
 
 class Routes:
     """Remembers where messages go, for each (exchange, routing key) that one user of one vhost publishes to.  If headers

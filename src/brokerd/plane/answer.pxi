@@ -51,7 +51,7 @@ cdef class Answer:
     @property
     def refuses(self):
         for participant in self.participants[:self.asked]:
-            if getattr(participant, "refuses", False):
+            if participant.refuses:
                 return True
         return False
 

@@ -50,6 +50,7 @@ class Requester:
     __slots__ = (
         "_after_tag", "_channel", "_routing_key", "_to_tag", "counts_as_routed", "dropped", "name", "reply_to", "tag",
     )  # fmt: skip
+    refuses = False
 
     def __init__(self, channel: "plane.Channel", tag: str) -> None:
         self._channel: plane.Channel | None = channel

@@ -153,6 +153,7 @@ class ShownPublish:
     __slots__ = ("_firehose", "_queues")
 
     counts_as_routed = False
+    refuses = False
 
     def __init__(self, firehose: Firehose) -> None:
         self._firehose = firehose

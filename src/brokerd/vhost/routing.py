@@ -324,6 +324,7 @@ class Histories:
     __slots__ = ("_exchanges",)
 
     counts_as_routed = False
+    refuses = False
 
     def __init__(self, exchanges: tuple[Exchange, ...]) -> None:
         self._exchanges = exchanges
