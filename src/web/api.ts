@@ -177,8 +177,12 @@ export function useAsked<T>(path: string | null, everySeconds = 5, body?: object
         next = { path, error: error as Refusal };
       }
       if (ended || mine !== number.current) return;
-      // What was seen stays while the broker is away.
-      setState((before) => (next.error?.status === 0 && before.path === path ? { ...before } : next));
+      // What was seen stays while the broker is away or cannot say it, and so do the forms that are open there.
+      const status = next.error?.status;
+      setState((before) => {
+        if (before.path !== path || before.data === undefined) return next;
+        return status === 0 ? { ...before } : status !== undefined && status >= 500 ? { ...before, error: next.error } : next;
+      });
       // What costs the broker much is asked for less often.
       if (everySeconds) timer = setTimeout(tick, Math.max(1000 * everySeconds, 10 * (performance.now() - begin)));
     };
@@ -199,6 +203,8 @@ export function useAsked<T>(path: string | null, everySeconds = 5, body?: object
 }
 
 const allowed = new Map<string, Promise<Set<string>>>();
+/** How many paths the broker was asked about, and has not answered. */
+export const methodsAsked = new Followed(0);
 
 /** The methods that the broker has at such a path: what it cannot do is not offered. */
 export function useMethods(path: string): Set<string> {
@@ -207,7 +213,8 @@ export function useMethods(path: string): Set<string> {
     if (!allowed.has(path)) {
       const asked = fetch(path, { method: "OPTIONS", credentials: "same-origin" }).then((response) =>
         new Set((response.ok ? response.headers.get("allow") ?? "" : "").split(/\s*,\s*/)));
-      asked.catch(() => allowed.delete(path));
+      methodsAsked.value += 1;
+      asked.catch(() => allowed.delete(path)).finally(() => { methodsAsked.value -= 1; });
       allowed.set(path, asked);
     }
     void allowed.get(path)!.then(setMethods, () => undefined);

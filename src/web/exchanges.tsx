@@ -5,7 +5,7 @@ import { Bindings } from "./bindings.tsx";
 import { Delayed } from "./delayed.tsx";
 import { count, rate } from "./format.ts";
 import { PublishButton } from "./messages.tsx";
-import { Arguments, change, DangerButton, Facts, Failed, FormButton, objectOf, Table, Tag, To } from "./parts.tsx";
+import { Actions, Arguments, change, DangerButton, Facts, Failed, FormButton, objectOf, Table, Tag, To } from "./parts.tsx";
 import { rateOf, useVHosts } from "./queues.tsx";
 
 interface ExchangeRow {
@@ -96,11 +96,13 @@ export function Exchange({ vhost, name }: { vhost: string; name: string }) {
         </div>
         <span><Tag>{row.type}</Tag><Features row={row} /></span>
         <span class="space" />
-        {!row.internal && <PublishButton vhost={vhost} exchange={shown} routingKey="" />}
-        {mayDelete && shown && !shown.startsWith("amq.") && (
-          <DangerButton label="Delete" title={`Delete ${row.name}?`} act={remove}
-            text="The exchange and its bindings will be gone. Messages in queues stay." />
-        )}
+        <Actions>
+          {!row.internal && <PublishButton vhost={vhost} exchange={shown} routingKey="" />}
+          {mayDelete && shown && !shown.startsWith("amq.") && (
+            <DangerButton label="Delete" title={`Delete ${row.name}?`} act={remove}
+              text="The exchange and its bindings will be gone. Messages in queues stay." />
+          )}
+        </Actions>
       </div>
       <section class="card">
         <Facts rows={[

@@ -2,7 +2,7 @@
 
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
-import { Followed, perform, type Refusal, useAsked } from "./api.ts";
+import { Followed, methodsAsked, perform, type Refusal, useAsked } from "./api.ts";
 import { count, value } from "./format.ts";
 
 // --- notices: what was done, or refused, said in one line for some seconds
@@ -86,6 +86,17 @@ export function DangerButton({ label, title, text, act }: Danger) {
       )}
     </>
   );
+}
+
+/** Buttons of a page, each of which is there if the broker has its operation.  They are seen once all are known, so that none
+ * moves away under the pointer. */
+export function Actions({ children }: { children: ComponentChildren }) {
+  const asked = methodsAsked.use();
+  const [known, setKnown] = useState(false);
+  useEffect(() => {
+    if (!methodsAsked.value) setKnown(true);
+  }, [asked]);
+  return <span class={known ? "actions" : "actions unknown"}>{children}</span>;
 }
 
 // --- forms

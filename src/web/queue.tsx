@@ -7,7 +7,7 @@ import { count, octets, plural, rate } from "./format.ts";
 import { HeldMessages } from "./held.tsx";
 import { Groups } from "./groups.tsx";
 import { Messages, PublishButton } from "./messages.tsx";
-import { Arguments, change, DangerButton, Facts, Failed, FormButton, say, Tag, To } from "./parts.tsx";
+import { Actions, Arguments, change, DangerButton, Facts, Failed, FormButton, say, Tag, To } from "./parts.tsx";
 import { Features, type QueueRow, rateOf } from "./queues.tsx";
 import { CopyButton } from "./streams.tsx";
 import { Trace } from "./trace.tsx";
@@ -122,17 +122,19 @@ function Heading({ row, again }: { row: QueueRow; again: () => void }) {
       <span><Features row={row} /></span>
       {row.type === "stream" && <To page="streams" names={[row.vhost, row.name]}>Readers and live messages</To>}
       <span class="space" />
-      {row.type !== "stream" && <CopyButton vhost={row.vhost} queue={row.name} />}
-      {mayReplay && row.durable && row.type !== "stream" && <ReplayButton names={names} done={again} />}
-      <PublishButton vhost={row.vhost} exchange="" routingKey={row.name} done={again} />
-      {mayPause && row.state !== "down" && <button type="button" onClick={() => void turn()}
-        title={paused ? undefined : "Messages come in and wait; none goes out until you resume the queue"}>
-        {paused ? "Resume" : "Pause"}</button>}
-      {mayPurge && <DangerButton label="Purge" title={`Purge ${row.name}?`} act={purge}
-        text={`${plural(row.messages_ready, "ready message")} will be gone. Unacked messages stay.`} />}
-      {mayDelete && <DangerButton label="Delete" title={`Delete ${row.name}?`} act={remove}
-        text={`The queue, ${plural(row.messages, "message")} and its bindings will be gone, and ${
-          plural(row.consumers, "consumer")} will be cancelled.`} />}
+      <Actions>
+        {row.type !== "stream" && <CopyButton vhost={row.vhost} queue={row.name} />}
+        {mayReplay && row.durable && row.type !== "stream" && <ReplayButton names={names} done={again} />}
+        <PublishButton vhost={row.vhost} exchange="" routingKey={row.name} done={again} />
+        {mayPause && row.state !== "down" && <button type="button" onClick={() => void turn()}
+          title={paused ? undefined : "Messages come in and wait; none goes out until you resume the queue"}>
+          {paused ? "Resume" : "Pause"}</button>}
+        {mayPurge && <DangerButton label="Purge" title={`Purge ${row.name}?`} act={purge}
+          text={`${plural(row.messages_ready, "ready message")} will be gone. Unacked messages stay.`} />}
+        {mayDelete && <DangerButton label="Delete" title={`Delete ${row.name}?`} act={remove}
+          text={`The queue, ${plural(row.messages, "message")} and its bindings will be gone, and ${
+            plural(row.consumers, "consumer")} will be cancelled.`} />}
+      </Actions>
     </div>
   );
 }

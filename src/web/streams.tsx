@@ -4,7 +4,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { ask, inPath, perform, reachable, type Refusal, useAsked, useOperation } from "./api.ts";
 import { count, fine, octets, plural, span, value } from "./format.ts";
 import { PublishButton } from "./messages.tsx";
-import { Arguments, change, DangerButton, Facts, Failed, FormButton, say, Tag, To } from "./parts.tsx";
+import { Actions, Arguments, change, DangerButton, Facts, Failed, FormButton, say, Tag, To } from "./parts.tsx";
 import { Features, type QueueRow } from "./queues.tsx";
 
 interface StreamRow {
@@ -112,8 +112,10 @@ export function Stream({ vhost, name }: { vhost: string; name: string }) {
         </div>
         {row && <span><Features row={row} /></span>}
         <span class="space" />
-        <PublishButton vhost={vhost} exchange="" routingKey={name} done={again} />
-        <CopyButton vhost={vhost} queue={name} />
+        <Actions>
+          <PublishButton vhost={vhost} exchange="" routingKey={name} done={again} />
+          <CopyButton vhost={vhost} queue={name} />
+        </Actions>
         <To page="queues" names={[vhost, name]}>As a queue</To>
       </div>
       <div class="numbers">

@@ -5,7 +5,7 @@ import json
 import pika
 import pytest
 from playwright.sync_api import expect
-from tests.web.conftest import MS
+from tests.web.conftest import MS, log_in
 
 expect.set_options(timeout=MS)
 
@@ -186,6 +186,38 @@ def test_a_message_is_published_found_without_being_taken_and_traced(site):
     method, properties, body = channel.basic_get("letters", auto_ack=True)
     assert (body, properties.headers) == (b"Dear reader", {"tenant": "north", "page": 7})
     assert not method.redelivered
+    channel.connection.close()
+
+
+def test_a_form_stays_open_though_the_broker_cannot_say_what_is_behind_it(site):
+    channel = site.client()
+    channel.queue_declare("begun", durable=True)
+    window = site.open("queues/%2F/begun")
+    window.get_by_role("button", name="Publish").click()
+    payload = window.get_by_role("dialog").get_by_label("Payload")
+    payload.fill("Dear reader")
+    window.route("**/api/queues/**", lambda route: route.fulfill(status=500, json={"reason": "something went wrong"}))
+    with window.expect_response(lambda response: response.status == 500):
+        pass
+    window.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    expect(payload).to_have_value("Dear reader")
+    channel.connection.close()
+
+
+def test_the_buttons_of_a_queue_are_seen_at_once_when_all_are_known(site):
+    channel = site.client()
+    channel.queue_declare("known", durable=True)
+    window, held = site.window(), []
+    window.route("**/api/v2/queue/purge", lambda route: held.append(route))
+    with window.expect_response(lambda response: response.url.endswith("/api/v2/message/publish")):
+        window.goto(site.address("queues/%2F/known"))
+        log_in(window, "guest", "guest")
+    button = window.locator("button", has_text="Publish")
+    expect(button).to_be_attached()
+    expect(button).to_be_hidden()
+    held.pop().continue_()
+    expect(button).to_be_visible()
+    expect(window.get_by_role("button", name="Purge")).to_be_visible()
     channel.connection.close()
 
 
