@@ -3,7 +3,7 @@
 import { useEffect, useState } from "preact/hooks";
 import { perform, type Refusal, useOperation } from "./api.ts";
 import { count, fine, octets, plural, value } from "./format.ts";
-import { DangerButton, FormButton, objectOf, say, Tag } from "./parts.tsx";
+import { Actions, DangerButton, FormButton, objectOf, say, Tag } from "./parts.tsx";
 
 interface Publish { vhost: string; exchange: string; routingKey: string; done?: () => void }
 
@@ -70,7 +70,7 @@ export function Messages({ vhost, queue, trace, takes }: Place & { trace: (seq: 
       setFound((before) => (from > 1 ? [...(before ?? []), ...answer.items] : answer.items));
       setNext(answer.items.length === PAGE ? answer.next_seq : 0);
       setFilter(fields);
-      if (from === 1) setChosen(new Set());
+      if (from === 1) setChosen((before) => new Set(answer.items.map((each) => each.seq).filter((seq) => before.has(seq))));
     } catch (error) {
       say((error as Refusal).message, true);
     }
@@ -82,6 +82,11 @@ export function Messages({ vhost, queue, trace, takes }: Place & { trace: (seq: 
     else after.delete(seq);
     return after;
   });
+  // What is chosen while the list is asked for anew stays chosen.
+  const wasDone = () => {
+    setChosen((before) => new Set([...before].filter((seq) => !chosen.has(seq))));
+    void look(filter);
+  };
   const all = found !== null && found.length > 0 && found.every((each) => chosen.has(each.seq));
   return (
     <section class="card">
@@ -93,7 +98,7 @@ export function Messages({ vhost, queue, trace, takes }: Place & { trace: (seq: 
           <label class="inline"><input type="checkbox" checked={all} onChange={(event) => setChosen(
             new Set(event.currentTarget.checked ? found.map((each) => each.seq) : []))} /> choose all that are shown</label>
           <span class="space" />
-          {chosen.size > 0 && takes && <Chosen vhost={vhost} queue={queue} seqs={[...chosen]} done={() => void look(filter)} />}
+          {chosen.size > 0 && takes && <Chosen vhost={vhost} queue={queue} seqs={[...chosen]} done={wasDone} />}
         </div>
       )}
       {found?.map((message) => (
@@ -160,31 +165,33 @@ function Chosen({ vhost, queue, seqs, done }: ChosenProps) {
   return (
     <>
       <span>{what} chosen</span>
-      {mayMove && (
-        <FormButton title="Move or copy" label="Do it" fields={[
-          { name: "verb", label: "What", kind: "choice", choices: ["move", "copy"] },
-          { name: "to", label: "To queue", required: true, help: `${what}, in their order. The queue must be there.` },
-        ]} send={({ verb, to }) => act(verb as string, verb === "move" ? "moved" : "copied", { to })} />
-      )}
-      {mayRedrive && (
-        <FormButton title="Redrive" label="Put back" fields={[
-          { name: "to", label: "To queue", help: `${what}. Empty: for each dead letter the queue in which it died first.` },
-        ]} send={async ({ to }) => {
-          try {
-            const { messages, left, reasons } = await perform<Redriven>("message", "redrive", {
-              vhost, queue, seqs: seqs.join(","), count: seqs.length, to,
-            });
-            say(`${plural(messages, "message")} put back${left ? `, ${count(left)} not: ${reasons[0].why}` : ""}.`, left > 0);
-            done();
-            return true;
-          } catch (error) {
-            say((error as Refusal).message, true);
-            return false;
-          }
-        }} />
-      )}
-      {mayDelete && <DangerButton label="Delete chosen" title={`Delete ${what}?`} text="They will be gone."
-        act={() => act("delete", "deleted", {})} />}
+      <Actions>
+        {mayMove && (
+          <FormButton title="Move or copy" label="Do it" fields={[
+            { name: "verb", label: "What", kind: "choice", choices: ["move", "copy"] },
+            { name: "to", label: "To queue", required: true, help: `${what}, in their order. The queue must be there.` },
+          ]} send={({ verb, to }) => act(verb as string, verb === "move" ? "moved" : "copied", { to })} />
+        )}
+        {mayRedrive && (
+          <FormButton title="Redrive" label="Put back" fields={[
+            { name: "to", label: "To queue", help: `${what}. Empty: for each dead letter the queue in which it died first.` },
+          ]} send={async ({ to }) => {
+            try {
+              const { messages, left, reasons } = await perform<Redriven>("message", "redrive", {
+                vhost, queue, seqs: seqs.join(","), count: seqs.length, to,
+              });
+              say(`${plural(messages, "message")} put back${left ? `, ${count(left)} not: ${reasons[0].why}` : ""}.`, left > 0);
+              done();
+              return true;
+            } catch (error) {
+              say((error as Refusal).message, true);
+              return false;
+            }
+          }} />
+        )}
+        {mayDelete && <DangerButton label="Delete chosen" title={`Delete ${what}?`} text="They will be gone."
+          act={() => act("delete", "deleted", {})} />}
+      </Actions>
     </>
   );
 }
