@@ -132,8 +132,7 @@ function State({ run }: { run: Run }) {
 
 export function Run({ id }: { id: string }) {
   const { data: run, error, again } = useAsked<Run & { told: Told | null }>("/api/v2/run/show", 2, { id: Number(id) || 1 });
-  if (error) return <Failed error={error} />;
-  if (!run) return <p class="empty">Loading …</p>;
+  if (!run) return error ? <Failed error={error} /> : <p class="empty">Loading …</p>;
   const { told } = run;
   return (
     <>
