@@ -323,7 +323,7 @@ def wait_for(condition, process):
     while not condition():
         assert process.poll() is None
         assert time.monotonic() < deadline
-        os.sched_yield()
+        time.sleep(0.005)
 
 
 # --- reload
