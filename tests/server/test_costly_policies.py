@@ -9,13 +9,12 @@ import pytest
 from tests.broker import Broker
 from tests.conversations.peer import Peer, eventually, publish
 from tests.server.clients import write_json
-from tests.server.test_turns import ROUNDS, Other, rounds_beside
+from tests.server.test_turns import ATTEMPTS, ROUNDS, Other, rounds_beside
 
 from brokerd.store.format import folder_name
 from brokerd.wire import methods
 
 COSTLY = 150            # policies; a search of the longest name in one takes milliseconds
-ATTEMPTS = 5            # A busy machine may not run the other client meanwhile.
 LONG = "".join("abcxyz"[number * number % 7 % 6] for number in range(250))
 PATTERN = "(.{250}a|.{249}b|.{248}c)"
 

@@ -14,7 +14,7 @@ from brokerd.wire import methods
 
 ROUNDS = 4              # of the other client at least, while a request is worked on
 ROUNDS_OF_ONE_METHOD = 5
-ATTEMPTS = 5            # A busy machine may not run the other client meanwhile.
+ATTEMPTS = 20           # A busy machine may not run the other client meanwhile.
 NAMES = [f"turns.{number}" for number in range(2000)]
 END = methods.BasicQos(prefetch_count=1)
 
@@ -154,15 +154,15 @@ def patterns_of_many_paths(peer):
     peer.declare(NAMES[:1])
     peer.exchange("topic")
     peer.bind(NAMES[:1], [".".join("#*a"[number // 3 ** at % 3] for at in range(6)) for number in range(3 ** 6)])
-    octets = b"".join(message(".".join(["a"] * 60 + [str(number)])) for number in range(200))
+    octets = b"".join(message(".".join(["a"] * 60 + [str(number)])) for number in range(500))
     return lambda: peer.do(methods.QueueBind(queue=NAMES[0], exchange="turns", routing_key=str(time.monotonic_ns())),
                            octets)
 
 
 def deduplication_keys(peer):
-    peer.declare(NAMES[:1], arguments={"x-message-deduplication": True, "x-cache-size": 100_000})
-    octets = b"".join(message(NAMES[0], "", headers={"x-deduplication-header": str(number)})
-                      for number in range(100_000))
+    peer.declare(NAMES[:1], arguments={"x-message-deduplication": True, "x-cache-size": 500_000})
+    before, after = message(NAMES[0], "", headers={"x-deduplication-header": "number"}).split(b"number")
+    octets = b"".join(b"%b%06d%b" % (before, number, after) for number in range(500_000))
     return lambda: peer.do(octets)
 
 
@@ -248,8 +248,8 @@ def long_work_behind_a_commit(peer):
                            methods.QueueDelete(queue=NAMES[0]))
 
 
-def many_deliveries(peer, port, count=100_000):
-    """So many unacked deliveries."""
+def many_deliveries(peer, port, count=400_000):
+    """So many unacked deliveries.  A fast machine recovers 100,000 in 5 ms."""
     peer.declare(NAMES[:1])
     with Abuser(port).open() as publisher:
         publisher.do(message(NAMES[0], "") * count)
@@ -259,7 +259,7 @@ def many_deliveries(peer, port, count=100_000):
 
 
 def deliveries_that_a_client_recovers(peer, port):
-    many_deliveries(peer, port, 400_000)    # A fast machine recovers 100,000 in 5 ms.
+    many_deliveries(peer, port)
     peer.send(methods.BasicCancel(consumer_tag="turns"))
     peer.wait(methods.BasicCancelOk)
     return lambda: peer.do(methods.BasicRecover(requeue=True))
