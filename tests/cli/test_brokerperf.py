@@ -477,6 +477,18 @@ def test_consumers_take_no_more_than_they_may_and_acknowledge_no_more():
         assert (wire.link.received, wire.link.error) == (2, "")
 
 
+def test_a_consumer_told_to_stop_when_its_buffer_is_full_waits_for_the_answer_to_its_last_request():
+    with Wire(delivery(1, b"x" * 1000) * 2000) as wire:
+        wire.control.stop = True
+        wire.link.expect(1, 1, 1)
+        thread = threading.Thread(target=wire.link.consume, args=(b"sync",))
+        thread.start()
+        assert wire.peer.recv(4, socket.MSG_WAITALL) == b"sync"
+        wire.peer.sendall(method(1, (60, 11)))
+        thread.join(SECONDS)
+        assert (wire.link.finished, wire.link.received, wire.link.error) == (True, 0, "")
+
+
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory):
     folder = tmp_path_factory.mktemp("perf")

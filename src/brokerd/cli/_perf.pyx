@@ -116,12 +116,14 @@ cdef class Link:
         return -1
 
     cdef int _fill(self, bint wait) noexcept nogil:
-        """Read the octets that are there: 1 if some came, 0 if nothing did in time, -1 at the end."""
+        """Read the octets that are there: 1 if there are some to parse, 0 if nothing came in time, -1 at the end."""
         cdef ssize_t n
         if self.parsed:
             memmove(self.taken, self.taken + self.parsed, self.filled - self.parsed)
             self.filled -= self.parsed
             self.parsed = 0
+        if self.filled == self.capacity:
+            return 1            # A consumer told to stop has not parsed its last read.  A recv of 0 octets looks like the end.
         while True:
             n = recv(self.fd, self.taken + self.filled, self.capacity - self.filled, 0 if wait else MSG_DONTWAIT)
             if n > 0:
