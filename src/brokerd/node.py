@@ -124,7 +124,7 @@ class Node:
                              suspect=data.suspect)  # fmt: skip
         self.upkeep.archive, self.upkeep.chain_log = settings.order_journal_archive, settings.order_journal_chain_log
         self.commit = GroupCommit(self.core, disk, submit=submit, soon=later, fatal=sync_failed, sync_files=sync_files,
-                                  everything=data.sync, sync=settings.sync)  # fmt: skip
+                                  everything=data.sync, sync=settings.sync, now=clock.monotonic_ns)  # fmt: skip
         self.upkeep.definition_logs = LogKeeper(self.vhosts, self.core, self.commit, submit_slow)
         self.alarms = Alarms(
             self.core, free_disk=lambda: disk.free_octets(data.path), has_room=lambda: disk.takes_a_file(data.path),

@@ -7,7 +7,7 @@ import pytest
 
 from brokerd.store.definitions import DefinitionsLog
 from brokerd.store.disk import SYNCFS_FROM_FILES, Disk
-from brokerd.store.sync import GroupCommit, SyncThread
+from brokerd.store.sync import QUICK_NS, GroupCommit, SyncThread
 from brokerd.testing.disk import ForgetfulDisk
 
 
@@ -70,6 +70,64 @@ def test_nothing_begins_inside_the_request(parts):
     _, steps, core, _, commit = parts
     commit.request()
     assert (core.told, len(steps.soon)) == ([], 1)
+
+
+class Rounds(Steps):
+    """A loop whose rounds take a time each."""
+
+    def __init__(self):
+        super().__init__()
+        self.ns = 0
+
+    def round(self, takes_ns):
+        due, self.soon[:] = self.soon[:], []
+        for callback in due:
+            callback()
+        self.ns += takes_ns
+
+
+@pytest.fixture
+def rounds(tmp_path):
+    disk, steps, core = ForgetfulDisk(str(tmp_path)), Rounds(), Core(tmp_path)
+    commit = GroupCommit(core, disk, submit=steps.submit, soon=steps.soon.append, fatal=print, now=lambda: steps.ns)
+    yield steps, core, commit
+    disk.release()
+
+
+def test_a_sync_covers_what_one_quick_round_of_the_loop_reads(rounds):
+    steps, core, commit = rounds
+    answered = []
+    for _ in range(3):
+        commit.wait(lambda: answered.append("asked"))
+        steps.round(QUICK_NS - 1)
+        assert (core.told, commit.idle) == ([], False)
+        commit.wait(lambda: answered.append("read in that round"))
+        steps.round(QUICK_NS * 9)       # Only the round before is measured.
+        assert core.told == ["begin"]
+        steps.thread()
+        assert (answered, core.told, commit.idle) == (["asked", "read in that round"], ["begin", "end", "turn"], True)
+        answered.clear()
+        core.told.clear()
+
+
+def test_beside_long_rounds_a_sync_begins_at_once_until_a_round_is_quick_again(rounds):
+    steps, core, commit = rounds
+
+    def sync(*takes_ns):
+        commit.request()
+        begun = []
+        for ns in takes_ns:
+            steps.round(ns)
+            begun.append(len(steps.jobs))
+        steps.thread()
+        return begun
+
+    assert sync(QUICK_NS, 0) == [0, 1]      # It was not known before.
+    assert sync(QUICK_NS, 0) == [1, 1]
+    assert sync(QUICK_NS - 1, 0) == [1, 1]
+    assert sync(0, 0) == [0, 1]
+    assert core.told == ["begin", "end", "turn"] * 4
+    assert (commit.idle, steps.soon) == (True, [])
 
 
 def test_many_who_wait_share_one_sync_and_are_answered_in_order(parts):
